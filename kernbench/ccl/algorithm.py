@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
-from kernbench.ccl._group import Grid, Group, Neighbours, Place, Subgroup
+from kernbench.ccl._group import Grid, Group, Neighbours, Place, Subgroup, single_shard_per_rank
 from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.algorithms import Collective
 from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID_SIZES
@@ -19,6 +20,7 @@ from kernbench.triton_emu._runner import check_plain
 if TYPE_CHECKING:
     from kernbench.ccl.stages import CostTerms
     from kernbench.config import MachineConfig
+    from kernbench.config._schema import Protocol
 
 Topology = Callable[[Subgroup], Neighbours]
 Mapper = Callable[[Group], list[tuple[tuple[int, int, int], ...]]]
@@ -58,6 +60,12 @@ class Algorithm:
         The memory of the rings: "tcm", "sram" or "hbm".
     n_slots, slot_size, credit_bytes : int or None
         Of each ring; None for the machine file's values.
+    channels : int or None
+        PEs of a die that take part at least, where PEs share memory; None for the machine file's value.
+    ll, ll128, simple : Protocol or None
+        Protocols by the size of a call; None for those of the machine file.
+    protocol : str
+        Which of them it uses; "" until a machine and a size are known.
     vc_chunk_size : int
         Bytes after which a PE's source link alternates between queue and other traffic.
     n_elem : int or None
@@ -86,6 +94,11 @@ class Algorithm:
     buffer_kind: Literal["tcm", "sram", "hbm"] = "tcm"
     n_slots: int | None = None
     slot_size: int | None = None
+    channels: int | None = None
+    ll: Protocol | None = None
+    ll128: Protocol | None = None
+    simple: Protocol | None = None
+    protocol: str = ""
     vc_chunk_size: int = 256
     credit_bytes: int | None = None
     n_elem: int | None = None
@@ -99,23 +112,49 @@ class Algorithm:
         for key, known in (("buffer_kind", BUFFER_KINDS), ("contribution", CONTRIBUTIONS)):
             if (value := getattr(self, key)) not in known:
                 raise ConfigError(f"algorithm {self.name!r}: {key} = {value!r} is unknown; {hint(value, known)}")
-        for key in ("n_slots", "slot_size", "credit_bytes", "vc_chunk_size", "world_size"):
+        for key in ("n_slots", "slot_size", "channels", "credit_bytes", "vc_chunk_size", "world_size"):
             value = getattr(self, key)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ConfigError(f"algorithm {self.name!r}: {key} = {value!r} must be a whole number >= 1")
 
-    def on(self, machine: MachineConfig) -> Algorithm:
-        """Return the algorithm with the machine's queues; where slots are larger than messages, a message fills one."""
+    def on(self, machine: MachineConfig, nbytes: int | None = None) -> Algorithm:
+        """Return the algorithm with the machine's queues, and with the protocol for a call of `nbytes`.
+
+        `nbytes` are those of the larger side of the call on a device (None: any size). Where slots are larger than
+        messages, a message fills one.
+        """
         ipcq = machine.cube.pe.pe_ipcq
-        slot = ipcq.slot_bytes if self.slot_size is None else self.slot_size
+        known = {name: getattr(self, name) or getattr(ipcq, name) for name in ("ll", "ll128", "simple")}
+        name = self.protocol or replace(ipcq, **known).protocol(sys.maxsize if nbytes is None else nbytes)
+        slot = self.slot_size or known[name].slot_bytes or ipcq.slot_bytes
         longer = slot > LARGEST_CHUNK and "chunk_bytes" in signature(self.kernel_args).parameters
         return replace(
             self,
-            n_slots=ipcq.n_slots if self.n_slots is None else self.n_slots,
+            **known,
+            protocol=name,
+            n_slots=self.n_slots or known[name].n_slots or ipcq.n_slots,
             slot_size=slot,
+            channels=self.channels or known[name].channels or ipcq.channels,
             credit_bytes=ipcq.credit_bytes if self.credit_bytes is None else self.credit_bytes,
             options={"chunk_bytes": slot, **self.options} if longer else self.options,
         )
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a device's shard may be cut among several PEs, which then take part with a piece each."""
+        out_of_place = self.collective in ("reduce_scatter", "all_gather", "all_to_all")
+        strides = not out_of_place or "stride" in signature(self.kernel_args).parameters
+        return self.scratch is None and self.validator is not single_shard_per_rank and strides
+
+    @property
+    def chooses_protocol(self) -> bool:
+        """Whether calls of different sizes may use different protocols."""
+        return any(each is not None and each.up_to_bytes for each in (self.ll, self.ll128))
+
+    @property
+    def sends_by(self) -> Protocol:
+        """The protocol that it uses; ask a resolved algorithm only."""
+        return cast("Protocol", getattr(self, self.protocol))
 
     def arguments(self, subgroup: Subgroup, n_elem: int, call: Mapping[str, Any]) -> tuple[Any, ...]:
         """Arguments of the kernel after its pointers; `call` (`op`, `root`, ...) overrides the entry's options.
@@ -290,8 +329,10 @@ def plan(
     machine: MachineConfig,
     sips: Sequence[int],
     places: Sequence[PeId] | Mapping[int, Sequence[PeId]],
+    nbytes: int | None = None,
 ) -> CollectivePlan:
-    return plan_group(algorithm.on(machine), Group.of(machine, sips, places))
+    """Plan a call of `nbytes` on each device, of the larger side (None: of any size)."""
+    return plan_group(algorithm.on(machine, nbytes), Group.of(machine, sips, places))
 
 
 def devices(algorithm: Algorithm, machine: MachineConfig, places: Sequence[PeId]) -> range:

@@ -474,9 +474,9 @@ class _Around:
             yield [chunking.chunks((start + at - first, size)) for start, _ in self.parts]
 
 
-def _around(rank: int, n: int, part: int, row: int, both_ways: bool) -> list[_Around]:
-    """Split the vector by direction; it has n parts of `part` elements."""
-    spans = [[(r * part + start, size) for r in range(n)] for start, size in row_blocks(0, part, 1 + both_ways, row)]
+def _around(rank: int, n: int, part: int, stride: int, row: int, both_ways: bool) -> list[_Around]:
+    """Split the vector by direction; it has n parts of `part` elements, `stride` apart."""
+    spans = [[(r * stride + start, size) for r in range(n)] for start, size in row_blocks(0, part, 1 + both_ways, row)]
     east = Ring(rank, n, "E", "W")
     return [_Around(east, spans[0]), *([_Around(east.reversed, spans[1][::-1])] if both_ways else [])]
 
@@ -495,34 +495,37 @@ def _equal_part(n_elem: int, world_size: int) -> int:
 
 def _reduce_scatter_args(
     *, n_elem: int, world_size: int, op: str | Operator = "sum", row: int = 1, chunk_bytes: int | None = None,
-    both_ways: bool = False,
+    both_ways: bool = False, stride: int | None = None,
 ) -> tuple[object, ...]:  # fmt: skip
-    """`n_elem` is the size of the whole vector."""
+    """`n_elem` is the size of the whole vector; its parts are `stride` apart (None: one follows the other)."""
     part = _equal_part(n_elem, world_size)
-    return part, reduction(part, world_size, op, row), chunk_bytes, both_ways
+    return part, reduction(part, world_size, op, row), chunk_bytes, both_ways, part if stride is None else stride
 
 
 def _reduce_scatter(
-    t_ptr: Pointer, out_ptr: Pointer, part: int, work: Reduction, chunk_bytes: int | None, both_ways: bool, *,
-    tl: TLContext,
+    t_ptr: Pointer, out_ptr: Pointer, part: int, work: Reduction, chunk_bytes: int | None, both_ways: bool,
+    stride: int, *, tl: TLContext,
 ) -> None:  # fmt: skip
     """Reduce vectors of n x `part` elements over a ring; participant r gets the r-th part of the sum."""
 
     def steps(around: _Around) -> Iterator[Step]:
         rank, n, to, source = around.ring.rank, around.ring.n, (around.ring.to,), (around.ring.source,)
+        last: list[Step] = []
         for parts in around.segments(chunking):
             if n == 1:
                 yield from (Step(*chunk, local=True, store=True) for chunk in parts[0])
                 continue
             yield from (Step(*chunk, local=True, to=to) for chunk in parts[rank - 1])
+            yield from last  # as in an all-reduce: the ring is never idle
             for step in range(1, n - 1):
                 yield from (Step(*chunk, source, local=True, to=to) for chunk in parts[(rank - 1 - step) % n])
-            yield from (Step(*chunk, source, local=True, complete=True, store=True) for chunk in parts[rank])
+            last = [Step(*chunk, source, local=True, complete=True, store=True) for chunk in parts[rank]]
+        yield from last
 
     rank = tl.program_id(2)
     chunking = Chunking(t_ptr.dtype.element_ty.itemsize, work.row, chunk_bytes, 1 + both_ways)
-    streams = [steps(around) for around in _around(rank, work.count, part, work.row, both_ways)]
-    run_schedule(take_turns(*streams), t_ptr, out_ptr - rank * part, work, tl)
+    streams = [steps(around) for around in _around(rank, work.count, part, stride, work.row, both_ways)]
+    run_schedule(take_turns(*streams), t_ptr, out_ptr - rank * stride, work, tl)
 
 
 reduce_scatter = Collective(
@@ -532,29 +535,33 @@ reduce_scatter = Collective(
 
 
 def _all_gather_args(
-    *, n_elem: int, world_size: int, chunk_bytes: int | None = None, both_ways: bool = False
-) -> tuple[int, int, int | None, bool]:
-    """`n_elem` is the size of one participant's part."""
-    return n_elem, world_size, chunk_bytes, both_ways
+    *, n_elem: int, world_size: int, chunk_bytes: int | None = None, both_ways: bool = False, stride: int | None = None
+) -> tuple[int, int, int | None, bool, int]:
+    """`n_elem` is the size of one participant's part; in the result, parts are `stride` apart (None: `n_elem`)."""
+    return n_elem, world_size, chunk_bytes, both_ways, n_elem if stride is None else stride
 
 
 def _all_gather(
-    t_ptr: Pointer, out_ptr: Pointer, part: int, n: int, chunk_bytes: int | None, both_ways: bool, *, tl: TLContext
-) -> None:
+    t_ptr: Pointer, out_ptr: Pointer, part: int, n: int, chunk_bytes: int | None, both_ways: bool, stride: int, *,
+    tl: TLContext,
+) -> None:  # fmt: skip
     """Write the `part` elements of each participant, in order, to out; each part travels n - 1 steps around a ring."""
 
     def steps(around: _Around) -> Iterator[Step]:
         rank, to, source = around.ring.rank, (around.ring.to,), (around.ring.source,)
+        last: list[Step] = []
         for parts in around.segments(chunking):
             yield from (Step(*chunk, local=True, to=to * (n > 1), store=True) for chunk in parts[rank])
-            for step in range(1, n):
-                onward = to if step < n - 1 else ()
-                yield from (Step(*chunk, source, to=onward, store=True) for chunk in parts[(rank - step) % n])
+            yield from last
+            for step in range(1, n - 1):
+                yield from (Step(*chunk, source, to=to, store=True) for chunk in parts[(rank - step) % n])
+            last = [Step(*chunk, source, store=True) for chunk in parts[(rank + 1) % n]] if n > 1 else []
+        yield from last
 
     rank = tl.program_id(2)
     chunking = Chunking(t_ptr.dtype.element_ty.itemsize, 1, chunk_bytes, 1 + both_ways)
-    streams = [steps(around) for around in _around(rank, n, part, 1, both_ways)]
-    run_schedule(take_turns(*streams), t_ptr - rank * part, out_ptr, Reduction(), tl)
+    streams = [steps(around) for around in _around(rank, n, part, stride, 1, both_ways)]
+    run_schedule(take_turns(*streams), t_ptr - rank * stride, out_ptr, Reduction(), tl)
 
 
 all_gather = Collective(

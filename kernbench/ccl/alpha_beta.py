@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kernbench._registry import hint
+from kernbench._units import MIB
 from kernbench.ccl._all_reduce_steps import LAG, ends_in_memory
 from kernbench.ccl._group import Grid, Place, Subgroup
-from kernbench.ccl._schedule import AHEAD, Chunking, Reduction, Step, run_schedule
+from kernbench.ccl._schedule import AHEAD, LARGEST_CHUNK, Chunking, Reduction, Step, run_schedule
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, Role
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.stages import COPY, SUM, Pairwise, Ring, Stage, Tree
@@ -126,7 +127,8 @@ class AlphaBeta:
 
     def connection(self, src: Place, dst: Place, algorithm: Algorithm, itemsize: int = 2) -> Connection:
         algorithm = algorithm.on(self.machine.config)
-        ring = (algorithm.buffer_kind, algorithm.slot_size, algorithm.credit_bytes)
+        by = algorithm.sends_by
+        ring = (algorithm.buffer_kind, algorithm.slot_size, algorithm.credit_bytes, by.chunk_ns, by.payload)
         key = (self.kind(src, dst), ring, itemsize)
         if key not in self._connections:
             self._connections[key] = self._measured(src, dst, algorithm, itemsize)
@@ -142,7 +144,11 @@ class AlphaBeta:
             cost=None,
         )  # fmt: skip
 
-        def took(kernel: _Kernel, nbytes: int, n_slots: int = _AMPLE) -> float:
+        tcm = self.machine.config.cube.pe.pe_tcm
+        room = int((tcm.size_mb - tcm.kernel_scratch_mb - tcm.tile_buffer_mb) * MIB) // 2
+        ample = max(1, min(_AMPLE, room // slot))
+
+        def took(kernel: _Kernel, nbytes: int, n_slots: int = ample) -> float:
             return self._simulate(
                 CollectivePlan(replace(ring, kernel=kernel, n_slots=n_slots), 2, roles, pair), nbytes, itemsize
             )
@@ -153,12 +159,13 @@ class AlphaBeta:
             each = (took(_there_and_back(_TURNS, local), nbytes) - once) / (_TURNS - 1)
             return each, once - each
 
-        def apart(nbytes: int, n_slots: int = _AMPLE, *, local: bool = True) -> float:
+        def apart(nbytes: int, n_slots: int = ample, *, local: bool = True) -> float:
             kernel = _stream(nbytes, local)
             twice, once = (took(kernel, n * _STREAM * nbytes, n_slots) for n in (2, 1))
             return (twice - once) / _STREAM
 
-        sizes = tuple(sorted({itemsize, self.machine.config.system.flit_bytes, slot, 4 * slot}))
+        other = 4 * slot if slot <= LARGEST_CHUNK else slot // 4  # a message fills a large slot, and is not longer
+        sizes = tuple(sorted({itemsize, self.machine.config.system.flit_bytes, slot, other}))
         copied, ends = zip(*(turn(nbytes, local=False) for nbytes in sizes), strict=True)
         added = tuple(turn(nbytes, local=True)[0] for nbytes in sizes)
         return Connection(sizes, copied, added, ends, apart(itemsize), apart(slot, 1), apart(slot, local=False) / slot)

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 CclLike = CclConfig | str | Path | Mapping[str, Any]
 AlgorithmLike = str | Algorithm | Collective | ModuleType | Callable[..., object]
 
-_SETTINGS = ("buffer_kind", "n_slots", "slot_size", "vc_chunk_size", "n_elem", "root_cube", "world_size")
+_SETTINGS = (
+    "buffer_kind", "n_slots", "slot_size", "channels", "ll", "ll128", "simple", "vc_chunk_size", "n_elem", "root_cube",
+    "world_size",
+)  # fmt: skip
 
 
 def load_ccl_config(path: CclLike | None = None, machine: MachineConfig | None = None) -> CclConfig:
@@ -109,6 +112,18 @@ def names(config: CclConfig, collective: str | None = None, contribution: str | 
         for name, entry in config.algorithms.items()
         if collective in (None, entry.collective) and contribution in (None, entry.contribution)
     ]
+
+
+def unnamed(config: CclConfig) -> Algorithm:
+    """Return an algorithm with the queues of the file's defaults, for what needs no other: its kernel does nothing."""
+    own = config.defaults
+    return algorithm(
+        _nothing, n_slots=own.n_slots, channels=own.channels, ll=own.ll, ll128=own.ll128, simple=own.simple
+    )
+
+
+def _nothing(*_: object, tl: object) -> None:
+    pass
 
 
 def _named(name: str | None, config: CclLike | None, machine: MachineConfig | None) -> Algorithm:

@@ -241,6 +241,7 @@ class Tuner:
         itemsize: int = 2,
         contribution: str = "rank",
         op: str | Operator = "sum",
+        call_bytes: int | None = None,
         told: Callable[[int, int], None] = lambda done, total: None,
     ) -> Decision:
         """Return the choice for shards of `nbytes`.
@@ -260,6 +261,8 @@ class Tuner:
             The terms of the sum: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
         op : str or callable
             The reduction, if any.
+        call_bytes : int, optional
+            Bytes of the call on a device, which choose the protocol; those of all shards unless given.
         told : callable
             `told(done, total)` is called before each simulation of a candidate.
 
@@ -274,18 +277,26 @@ class Tuner:
         key = json.dumps(
             [collective, contribution, nbytes, itemsize, group, sorted(places), _settings(doing), self.refine]
             + ([] if op == "sum" else [op if isinstance(op, str) else "own"])
+            + ([call_bytes] if call_bytes else [])
         )
         if key not in self.table:
-            self.table[key] = self._decide(names, collective, nbytes, group, places, itemsize, contribution, op, told)
+            self.table[key] = self._decide(
+                names, collective, nbytes, group, places, itemsize, contribution, op,
+                call_bytes or nbytes * len(places), told,
+            )  # fmt: skip
             self._write()
         return self.table[key]
 
-    def plan(self, decision: Decision, sips: Sequence[int], places: Sequence[PeId] = ((0, 0),)) -> CollectivePlan:
-        return self._planned(decision.best, sips, places)
+    def plan(
+        self, decision: Decision, sips: Sequence[int], places: Sequence[PeId] = ((0, 0),), call_bytes: int | None = None
+    ) -> CollectivePlan:
+        return self._planned(decision.best, sips, places, call_bytes or decision.nbytes * len(places))
 
-    def _planned(self, candidate: Candidate, sips: Sequence[int], places: Sequence[PeId]) -> CollectivePlan:
+    def _planned(
+        self, candidate: Candidate, sips: Sequence[int], places: Sequence[PeId], call_bytes: int
+    ) -> CollectivePlan:
         chosen = replace(self.algorithms[candidate.algorithm], n_slots=candidate.n_slots)
-        return plan(chosen, self.machine.config, sips, places)
+        return plan(chosen, self.machine.config, sips, places, call_bytes)
 
     def _decide(
         self,
@@ -297,12 +308,13 @@ class Tuner:
         itemsize: int,
         contribution: str,
         op: str | Operator,
+        call_bytes: int,
         told: Callable[[int, int], None],
     ) -> Decision:
-        found, refused = self.ranked(names, nbytes, sips, places, itemsize, op)
+        found, refused = self.ranked(names, nbytes, sips, places, itemsize, op, call_bytes)
         for i, candidate in enumerate(found[: self.refine]):
             told(i, min(self.refine, len(found)))
-            planned = self._planned(candidate, sips, places)
+            planned = self._planned(candidate, sips, places, call_bytes)
             found[i] = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
         for candidate in [c for c in found if c.ns == float("inf")]:
             refused[candidate.algorithm] = "its stages are unknown; increase refine, so that it is simulated"
@@ -322,7 +334,7 @@ class Tuner:
 
     def ranked(
         self, names: Iterable[str], nbytes: int, sips: Sequence[int], places: Sequence[PeId], itemsize: int = 2,
-        op: str | Operator = "sum",
+        op: str | Operator = "sum", call_bytes: int | None = None,
     ) -> tuple[list[Candidate], dict[str, str]]:  # fmt: skip
         """Candidates by the model, the best first, and the reasons why other algorithms do not run.
 
@@ -333,7 +345,8 @@ class Tuner:
         group = Group.of(self.machine.config, sips, places)
         for name in names:
             try:
-                planned = plan_group(self.algorithms[name].on(self.machine.config), group)
+                sized = self.algorithms[name].on(self.machine.config, call_bytes or nbytes * len(places))
+                planned = plan_group(sized, group)
                 if op != "sum":
                     planned.algorithm.arguments(planned.subgroups[0], nbytes // itemsize, {"op": op})
                 found.append(self._estimated(planned, nbytes, itemsize))
@@ -343,7 +356,8 @@ class Tuner:
 
     def _estimated(self, planned: CollectivePlan, nbytes: int, itemsize: int) -> Candidate:
         """Use the stated slots, else the fewest that are worth it."""
-        name, stated = planned.algorithm.name, self.algorithms[planned.algorithm.name].n_slots
+        name = planned.algorithm.name
+        stated = self.algorithms[name].n_slots or planned.algorithm.sends_by.n_slots or None
         estimate = Estimate(planned, self.model, itemsize)
         if not estimate.known:
             return Candidate(name, planned.algorithm.n_slots or self.slots[0])
@@ -369,7 +383,17 @@ class Tuner:
 def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:
     """Further inputs of a choice besides the machine and the size, as JSON values."""
     return sorted(
-        (a.name, a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.world_size, a.root_cube, repr(a.options))
+        (
+            a.name,
+            a.buffer_kind,
+            a.n_slots,
+            a.slot_size,
+            a.credit_bytes,
+            a.world_size,
+            a.root_cube,
+            repr(a.options),
+            repr((a.channels, a.ll, a.ll128, a.simple)),
+        )
         for a in algorithms
     )
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from kernbench._registry import MAPPERS, PROGRAMS, TOPOLOGIES, VALIDATORS, Registry, hint, locate
 from kernbench.config._kinds import Bytes, Count, Fault, KeyPath, Kind, Model, described, expected
 from kernbench.config._rules import components
-from kernbench.config._schema import MachineConfig
+from kernbench.config._schema import MachineConfig, Protocol
 from kernbench.errors import quote
 
 AUTO = "auto"
@@ -71,6 +71,8 @@ _Root = Annotated[Any, Kind(before=_root)]
 _SLOTS = "Slots of a ring; else pe_ipcq.n_slots of the machine file"
 _SLOT = "Each slot; else pe_ipcq.slot_bytes of the machine file"
 _CREDIT = "The message that gives a slot back; else pe_ipcq.credit_bytes of the machine file"
+_CHANNELS = "PEs of a die that take part at least, where PEs share memory; else pe_ipcq.channels of the machine file"
+_PROTOCOL = "The protocol of calls of up to ll.up_to_bytes; then ll128, then simple; else those of pe_ipcq"
 _WORLD = "Participants; else as many as the machine, or the group, has"
 
 
@@ -93,6 +95,10 @@ class CclDefaults(Model, _Readable):
     n_slots: Count | None = described(_SLOTS, default=None)
     slot_size: Bytes | None = described(_SLOT, default=None)
     ipcq_credit_size_bytes: Bytes | None = described(_CREDIT, default=None)
+    channels: Count | None = described(_CHANNELS, default=None)
+    ll: Protocol | None = described(_PROTOCOL, default=None)
+    ll128: Protocol | None = described(_PROTOCOL, default=None)
+    simple: Protocol | None = described(_PROTOCOL, default=None)
     world_size: Count | None = described(_WORLD, default=None)
     algorithm: str = described("The algorithm to take: a name, or auto")
     buffer_kind: BufferKind = described("Memory of a receiver's ring")
@@ -106,6 +112,10 @@ class CclEntry(Model, _Readable):
     n_slots: Count | None = described(_SLOTS, default=None)
     slot_size: Bytes | None = described(_SLOT, default=None)
     ipcq_credit_size_bytes: Bytes | None = described(_CREDIT, default=None)
+    channels: Count | None = described(_CHANNELS, default=None)
+    ll: Protocol | None = described(_PROTOCOL, default=None)
+    ll128: Protocol | None = described(_PROTOCOL, default=None)
+    simple: Protocol | None = described(_PROTOCOL, default=None)
     world_size: Count | None = described(_WORLD, default=None)
     module: Annotated[str, Kind(after=_module)] = described("Holds `kernel` and `kernel_args`; or an MSCCL program")
     collective: Literal[COLLECTIVES] = described("What it does", default="all_reduce")  # type: ignore[valid-type]

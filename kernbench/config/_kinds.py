@@ -143,6 +143,7 @@ FlitBytes = Annotated[int, number("B", ge=ACK_BYTES)]
 BurstBytes = Annotated[int, number("B", ge=1, after=_power_of_two)]
 Cycles = Annotated[int, number("cycles", ge=1)]
 Count = Annotated[int, number(ge=1)]
+NoCount = Annotated[int, number(ge=0)]
 AutoCount = Annotated[int, Kind(limits={"ge": 0, "le": LARGEST}, before=_or_auto)]  # 0: auto
 # 1,024 SIPs are below nine levels of switches with four ports.
 Levels = Annotated[int, number(ge=1, le=16)]

@@ -34,6 +34,7 @@ from kernbench.config._kinds import (
     Mm2PerMib,
     Model,
     NoBytes,
+    NoCount,
     NoMib,
     Ns,
     NsPerMm,
@@ -459,6 +460,26 @@ class PeMmuConfig(Model):
     lookup_ns: Ns = duration("MMU lookup time", "For each request", "PE_MMU")
 
 
+class Protocol(Model):
+    """How collectives of some sizes send their messages, after NCCL's protocols."""
+
+    up_to_bytes: NoBytes = described(
+        "Largest call of a protocol",
+        "Of the larger side of a call on a device; 0 if the protocol is not used",
+        default=0,
+    )
+    start_ns: Ns = duration("Start of a protocol", "Added to system.host.collective_start_ns", default=0.0)
+    chunk_ns: Ns = duration(
+        "Cost per chunk", "The receiving PE's, added to writing each message to its slot", default=0.0
+    )
+    payload: Share = described(
+        "Share of payload", "Of the bytes of a message on links; the rest are flags", default=1.0
+    )
+    n_slots: NoCount = described("Slots of a protocol", "Slots of a ring; 0: n_slots of pe_ipcq", default=0)
+    slot_bytes: NoBytes = described("Slot size of a protocol", "Each slot; 0: slot_bytes of pe_ipcq", default=0)
+    channels: NoCount = described("Channels of a protocol", "0: channels of pe_ipcq", default=0)
+
+
 class PeIpcqConfig(Model):
     """Queues between PEs."""
 
@@ -468,6 +489,16 @@ class PeIpcqConfig(Model):
     credit_bytes: Bytes = described("Credit message size", "The message that gives a slot back to the sender")
     sram_setup_ns: Ns = duration("Set-up time, queue in SRAM", "Once per access to a ring in SRAM")
     hbm_setup_ns: Ns = duration("Set-up time, queue in HBM", "Once per access to a ring in HBM")
+    channels: Count = described(
+        "Channels", "PEs of a die that a collective uses at least, each for a part, where PEs share memory", default=1
+    )
+    ll: Protocol = described("Protocol LL", default=Protocol())
+    ll128: Protocol = described("Protocol LL128, above LL", default=Protocol())
+    simple: Protocol = described("Protocol Simple, of any larger call", default=Protocol())
+
+    def protocol(self, nbytes: int) -> str:
+        """Return the field of the protocol for a call of `nbytes`."""
+        return next((name for name in ("ll", "ll128") if nbytes <= getattr(self, name).up_to_bytes), "simple")
 
 
 class Pe(Model):

@@ -6,27 +6,30 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import simpy
 
 from kernbench._registry import hint
 from kernbench.ccl._group import Neighbours, Subgroup
+from kernbench.ccl._schedule import row_blocks
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, algorithm, plan
 from kernbench.ccl.algorithms import Copy, PeerMessage, exchange
-from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config, unnamed
 from kernbench.config import AUTO, CclConfig
 from kernbench.config._ccl import COLLECTIVES
 from kernbench.errors import CollectiveMismatchError, ConfigError, PlacementError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy_like
 from kernbench.runtime_api._devices import Start
 from kernbench.runtime_api._layout import CopyRun, Layout, Region, along, chunks, elements, runs, stacked, whole_region
-from kernbench.runtime_api.collective import Collectives, ShardArguments, title
+from kernbench.runtime_api.collective import Collectives, ShardArguments, arguments, over_channels, title
 from kernbench.runtime_api.work import Call, Exchange, LaunchCall, Mailbox, Meeting, TensorPart
 from kernbench.topology._naming import PeId
+from kernbench.triton_emu._handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.ccl._group import Place
+    from kernbench.config import MachineConfig
     from kernbench.runtime_api._devices import HostProgram
     from kernbench.runtime_api.work import Work
     from kernbench.triton_emu.tl_context import TLContext
@@ -78,7 +81,8 @@ def _tasks(routes: Sequence[CopyRoute], members: int) -> list[dict[PeId, tuple[o
     found: list[dict[PeId, tuple[list[PeerMessage], list[PeerMessage], list[Copy]]]] = [
         {place: ([], [], []) for place in places} for _ in range(members)
     ]
-    for route in routes:
+    # The next member first, so that not all of them send to one at a time.
+    for route in sorted(routes, key=lambda route: (route.target - route.source) % members):
         src, dst = route.of.pointer, route.to.pointer
         for run in route.runs:
             for place in run.holders:
@@ -93,6 +97,37 @@ def _tasks(routes: Sequence[CopyRoute], members: int) -> list[dict[PeId, tuple[o
         {place: (tuple(sends), tuple(receives), tuple(copies)) for place, (sends, receives, copies) in each.items()}
         for each in found
     ]
+
+
+def exchanged(
+    machine: MachineConfig, name: str, moves: Sequence[CopyRoute], sips: Sequence[int],
+    pairs: frozenset[tuple[int, int]],
+) -> tuple[CollectivePlan, dict[Place, ShardArguments]] | None:  # fmt: skip
+    """Plan messages between `sips`, whose members are joined by `pairs`; None without messages and copies."""
+    own = unnamed(load_ccl_config(machine=machine))
+    exchange = replace(direct(name, pairs), channels=own.channels, ll=own.ll, ll128=own.ll128, simple=own.simple)
+    todo = _tasks(moves, len(sips))
+    if not todo[0]:
+        return None
+    sent = max(sum(run.n for m in moves if m.source == r for run in m.runs) for r in range(len(sips)))
+    nbytes = sent * moves[0].of.dtype.itemsize
+    given = {
+        (sip, *at): ShardArguments(args, 0)
+        for sip, mine in zip(sips, todo, strict=True)
+        for at, (args,) in over_channels(machine, own, nbytes, {pe: [each] for pe, each in mine.items()}, _cut).items()
+    }
+    places = [place[1:] for place in given if place[0] == sips[0]]
+    return plan(exchange, machine, sips, places, nbytes), given
+
+
+def _cut(args: tuple[Any, ...], n: int) -> list[tuple[Any, ...]]:
+    """Cut each message (peer, pointer, elements) and copy (from, to, elements) of `exchange` into `n`."""
+    pieces: list[tuple[list[Any], ...]] = [tuple([] for _ in args) for _ in range(n)]
+    for kind, moves in enumerate(args):
+        for *ends, size in moves:
+            for piece, (at, each) in zip(pieces, row_blocks(0, size, min(n, size)), strict=False):
+                piece[kind].append((*(end + at if isinstance(end, Pointer) else end for end in ends), each))
+    return [tuple(map(tuple, piece)) for piece in pieces]
 
 
 def checked_runs(part: Region, other: Region, most: int = _MOST_RUNS) -> list[CopyRun]:
@@ -189,48 +224,52 @@ class Transport:
 
     def _exchange(self, sips: Sequence[int], calls: Sequence[Exchange], key: str) -> list[Start]:
         moves = routes(calls)
-        todo = _tasks(moves, len(sips))
-        if not todo[0]:
-            return [self._nothing] * len(sips)
         pairs = frozenset((move.source, move.target) for move in moves if move.source != move.target)
-        planned = plan(direct(calls[0].name, pairs), self._host.config, sips, list(todo[0]))
-        given = {(sip, *at): (args, 0) for sip, own in zip(sips, todo, strict=True) for at, args in own.items()}
-        return self._starts(key, planned, given, {})
+        found = exchanged(self._host.config, calls[0].name, moves, sips, pairs)
+        return [self._nothing] * len(sips) if found is None else self._starts(key, *found, {})
 
     def _launch(self, group: ProcessGroup, calls: Sequence[LaunchCall], key: str) -> list[Start]:
         """Start the kernel of a plan on the shards of each member; on several shards of one PE, one after another."""
-        shards = [call.shards() for call in calls]
+        named, call = self._named(group, calls[0]), calls[0]
+        asked = named or unnamed(self._config)
+        shards = [each.shards() for each in calls]
+        if call.args:
+            cut = partial(over_channels, self._host.config, asked, call.nbytes, cut=ShardArguments.cut)
+            shards = [cut(shards=each) for each in shards]
         if not any(shards):
             return [self._nothing] * len(calls)
-        planned, options = self._plan(group, calls[0], shards), calls[0].options
+        planned, options = self._plan(group, call, named, shards[0]), call.options
         own = {(sip, *at): mine for sip, each in zip(group.devices, shards, strict=True) for at, mine in each.items()}
         if all(len(mine) == 1 for mine in own.values()):
             return self._starts(key, planned, {place: mine[0] for place, mine in own.items()}, options)
         several = replace(planned.algorithm, kernel=partial(_each, planned.algorithm.kernel), kernel_args=no_args)
         args = {
-            place: ((tuple((*given, *planned.args(place, n, **options)) for given, n in mine),), 0)
+            place: ShardArguments((tuple(arguments(planned, place, each, options) for each in mine),), 0)
             for place, mine in own.items()
         }
         return self._starts(key, replace(planned, algorithm=several), args, {})
 
-    def _plan(
-        self, group: ProcessGroup, call: LaunchCall, shards: Sequence[Mapping[PeId, Sequence[ShardArguments]]]
-    ) -> CollectivePlan:
-        """Select the algorithm: the group's, else that of ccl.yaml, else the best."""
-        places, sips, config = list(shards[0]), group.devices, self._config
-        named = group.algorithms.get(call.name)
-        default = config.defaults.algorithm
+    def _named(self, group: ProcessGroup, call: LaunchCall) -> Algorithm | None:
+        """Select the algorithm: the group's, else that of ccl.yaml; None for the best."""
+        config = self._config
+        named, default = group.algorithms.get(call.name), config.defaults.algorithm
         if named is None and default != AUTO and config.algorithms[default].collective == call.name:
             named = resolve_algorithm_config(default, config)
         if named is None and len(known := names(config, call.name, "rank")) == 1:
             named = resolve_algorithm_config(known[0], config)
+        return named
+
+    def _plan(
+        self, group: ProcessGroup, call: LaunchCall, named: Algorithm | None,
+        shards: Mapping[PeId, Sequence[ShardArguments]],
+    ) -> CollectivePlan:  # fmt: skip
+        places, sips = list(shards), group.devices
         if named is not None:
-            return plan(named, self._host.config, sips, places)
-        n_elem = max(n for mine in shards[0].values() for _, n in mine)
+            return plan(named, self._host.config, sips, places, call.nbytes)
+        n_elem = max(shard.n_elem for mine in shards.values() for shard in mine)
         itemsize = next(t.dtype.itemsize for t in call.tensors.values())
-        whole = len(sips) if call.name == "all_gather" else 1
-        op, nbytes = call.options.get("op", "sum"), n_elem * itemsize * whole
-        return self._collectives.chosen(config, call.name, nbytes, itemsize, sips, places, op=op)
+        nbytes, op = n_elem * itemsize * (len(sips) if call.name == "all_gather" else 1), call.options.get("op", "sum")
+        return self._collectives.chosen(self._config, call.name, nbytes, itemsize, sips, places, call.nbytes, op=op)
 
     @cached_property
     def _config(self) -> CclConfig:

@@ -38,7 +38,8 @@ class InstalledQueues:
     def install(self, plan: CollectivePlan, key: str) -> Installation:
         """Return the queues of a plan for the user `key`; at first use, send them to the PEs."""
         a = plan.algorithm
-        sizes = (a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.vc_chunk_size)
+        by = a.sends_by
+        sizes = (a.buffer_kind, a.n_slots, a.slot_size, a.credit_bytes, a.vc_chunk_size, by.chunk_ns, by.payload)
         graph = (a.topology, a.root_cube, plan.subgroups[0].grid)
         identity = key, a.name, *sizes, *graph, tuple(plan.programs)
         if identity not in self._installed:
@@ -66,6 +67,11 @@ class InstalledQueues:
         if a.buffer_kind != "tcm" and a.topology is through_switch:
             raise ConfigError(
                 f"algorithm {a.name!r}: buffer_kind = {a.buffer_kind}, but the sums of a switch arrive in TCM; use tcm"
+            )
+        if a.buffer_kind != "tcm" and a.sends_by.payload < 1:
+            raise ConfigError(
+                f"algorithm {a.name!r}: protocol {a.protocol} has a share of payload below 1, which queues in "
+                f"{a.buffer_kind} have not; use buffer_kind tcm, or payload 1"
             )
         rings: dict[tuple[Place, str], int] = {}
         try:
@@ -111,6 +117,8 @@ def _wirings(plan: CollectivePlan, rings: Mapping[tuple[Place, str], int]) -> di
                     credit_bytes=a.credit_bytes or 0,
                     chunk_bytes=a.vc_chunk_size,
                     summed=plan.subgroups[role.subgroup].places if a.topology is through_switch else (),
+                    chunk_ns=a.sends_by.chunk_ns,
+                    payload=a.sends_by.payload,
                 )
                 for direction, (peer, back) in role.neighbours.items()
             ]

@@ -9,17 +9,20 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import simpy
 
 from kernbench._dtypes import DType, as_dtype
+from kernbench._units import ns_to_ps
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window
+from kernbench.ccl._schedule import row_blocks
 from kernbench.ccl.algorithm import CollectivePlan, plan
 from kernbench.ccl.alpha_beta import Simulate
-from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config, unnamed
 from kernbench.ccl.tuner import MODEL_TOLERANCE, Tuner, with_variants
 from kernbench.config import AUTO
 from kernbench.errors import (
@@ -42,18 +45,37 @@ if TYPE_CHECKING:
     from kernbench.analysis._records import Communication, LinkTable
     from kernbench.ccl._group import Place
     from kernbench.ccl.algorithm import Algorithm
-    from kernbench.config import CclConfig
+    from kernbench.config import CclConfig, MachineConfig
     from kernbench.runtime_api._devices import HostProgram
     from kernbench.topology.builder import Machine
 
+
+T = TypeVar("T")
 
 OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")
 _ALONE = "alone"  # the key of the queues of a collective that runs alone
 _TYPES = {1: "i8", 2: "f16", 4: "f32", 8: "f64"}  # itemsize: a type of this size, to simulate a choice with
 
 
-# The pointers (or arguments) and the number of elements of a kernel on one shard.
-ShardArguments = tuple[Sequence[object], int]
+class ShardArguments(NamedTuple):
+    """A kernel's pointers (or arguments) and elements on a shard, which is `parts` ranks' parts, `stride` apart.
+
+    Without a stride, all pointers are of one part.
+    """
+
+    pointers: Sequence[object]
+    n_elem: int
+    parts: int = 1
+    stride: int | None = None
+
+    def cut(self, n: int) -> list[ShardArguments]:
+        """Cut each part into `n`, as equal as possible; none is empty."""
+        size = self.n_elem // self.parts
+        pointers = cast("Sequence[Pointer]", self.pointers)
+        return [
+            self._replace(pointers=[p + at for p in pointers], n_elem=each * self.parts)
+            for at, each in row_blocks(0, size, min(n, size))
+        ]
 
 
 _CHOOSING = "choosing an algorithm"
@@ -68,7 +90,7 @@ class Collectives:
 
     def chosen(
         self, config: CclConfig, collective: str, nbytes: int, itemsize: int, sips: Sequence[int],
-        places: Sequence[PeId], *, op: Any = "sum", by_model: bool = False,
+        places: Sequence[PeId], call_bytes: int, *, op: Any = "sum", by_model: bool = False,
     ) -> CollectivePlan:  # fmt: skip
         """Return the plan of `algorithm: auto` for a collective with torch's meaning; `by_model` as for `tuner_of`."""
         engine, tuner = self._engine, tuner_of(self._engine.machine, config, by_model=by_model)
@@ -78,10 +100,12 @@ class Collectives:
 
         engine.doing = _CHOOSING
         try:
-            decision = tuner.choose(collective, nbytes, sips=sips, places=places, itemsize=itemsize, op=op, told=told)
+            decision = tuner.choose(
+                collective, nbytes, sips=sips, places=places, itemsize=itemsize, op=op, call_bytes=call_bytes, told=told
+            )
         finally:
             engine.doing = ""
-        return tuner.plan(decision, sips, places)
+        return tuner.plan(decision, sips, places, call_bytes)
 
     def starts(
         self,
@@ -94,9 +118,9 @@ class Collectives:
         """Return a function per device that starts a collective and returns the event of the device's completion."""
         if plan.algorithm.scratch is not None:
             shards = self._shared(plan, key, shards)
-        args = {place: (*shards[place][0], *plan.args(place, shards[place][1], **options)) for place in plan.programs}
+        args = {place: arguments(plan, place, shards[place], options) for place in plan.programs}
         plan.algorithm.check_kernel(args.values())
-        queues = self.queues.install(plan, key)
+        queues, start_ps = self.queues.install(plan, key), ns_to_ps(plan.algorithm.sends_by.start_ns)
         drain = DrainCheck(self._engine, plan, queues.key, name) if queues.key is not None else None
 
         def launch(sip: int) -> simpy.Event:
@@ -109,10 +133,21 @@ class Collectives:
             return done
 
         def start(sip: int) -> simpy.Event:
-            if queues.ready.processed:
+            if queues.ready.processed and not start_ps:
                 return launch(sip)
-            later = Later(self._engine, sip)
-            queues.ready.callbacks.append(lambda _: later.run(partial(launch, sip)))
+            later, env = Later(self._engine, sip), self._engine.env
+            begin = partial(later.run, partial(launch, sip))
+
+            def ready(_: object = None) -> None:
+                if start_ps:
+                    env.call_at(env._now + start_ps, lambda _: begin())
+                else:
+                    begin()
+
+            if queues.ready.processed:
+                ready()
+            else:
+                queues.ready.callbacks.append(ready)
             return later.done
 
         return {sip: partial(start, sip) for sip in plan.sips}
@@ -124,7 +159,7 @@ class Collectives:
         assert plan.algorithm.scratch is not None
         shared: dict[int, ShardArguments] = {}
         for sip, place in {place[0]: place for place in shards}.items():
-            pointers, n = shards[place]
+            pointers, n = shards[place][:2]
             if not isinstance(pointers[0], Pointer):
                 raise ConfigError(
                     f"algorithm {plan.algorithm.name!r}: the tensor of {naming.pe(*place)} is not contiguous; give "
@@ -133,7 +168,7 @@ class Collectives:
             kind = pointers[0].dtype.element_ty
             nbytes = plan.algorithm.scratch(n) * kind.itemsize
             places = tuple((sip, *target) for target in plan.on(sip))
-            shared[sip] = (*pointers, Pointer(self._scratch(key, place, places, nbytes), kind)), n
+            shared[sip] = ShardArguments((*pointers, Pointer(self._scratch(key, place, places, nbytes), kind)), n)
         return {place: shared[place[0]] for place in plan.programs}
 
     def _scratch(self, key: str, holder: Place, places: tuple[Place, ...], nbytes: int) -> int:
@@ -147,10 +182,39 @@ class Collectives:
         return found or 0
 
 
+def arguments(
+    plan: CollectivePlan, place: Place, shard: ShardArguments, options: Mapping[str, object]
+) -> tuple[object, ...]:
+    adjacent = shard.stride in (None, shard.n_elem // shard.parts)
+    apart = {} if adjacent else {"stride": shard.stride}
+    return *shard.pointers, *plan.args(place, shard.n_elem, **options, **apart)
+
+
+def over_channels(
+    machine: MachineConfig, algorithm: Algorithm, nbytes: int, shards: Mapping[PeId, Sequence[T]],
+    cut: Callable[[T, int], Sequence[T]],
+) -> dict[PeId, list[T]]:  # fmt: skip
+    """Cut the shards of each die among the channels for a call of `nbytes`, where PEs share memory."""
+    shared = machine.cube.hbm.controllers is not None and algorithm.cuts
+    most = min(algorithm.on(machine, nbytes).channels or 1, machine.pes_per_cube) if shared else 1
+    found: dict[PeId, list[T]] = {}
+    for cube, dies in groupby(sorted(shards.items()), key=lambda own: own[0][0]):
+        own = [(pe, shard) for pe, each in dies for shard in each]
+        if 2 * len(own) > most:
+            for pe, shard in own:
+                found.setdefault(pe, []).append(shard)
+            continue
+        each = most // len(own)
+        for i, (_, shard) in enumerate(own):
+            found |= {(cube, i * each + c): [part] for c, part in enumerate(cut(shard, each))}
+    return found
+
+
 def title(algorithm: Algorithm) -> str:
-    """Name a collective's launches: by what it does, and over whose shards if not the ranks'."""
+    """Name a collective's launches: by what it does, over whose shards if not the ranks', and by which protocol."""
     over = "" if algorithm.contribution == "rank" else f" over each {algorithm.contribution}'s shard"
-    return f"{algorithm.collective} by {algorithm.name}{over}"
+    by = f", {algorithm.protocol}" if algorithm.chooses_protocol else ""
+    return f"{algorithm.collective} by {algorithm.name}{over}{by}"
 
 
 @dataclass(frozen=True)
@@ -183,10 +247,10 @@ def run_collective(
     shards = {place: _shard(engine, place, nbytes, kind, planned) for place in holders}
     values = _fill(engine, shards, nbytes, kind) if data else {}
     ends = shards
-    given: dict[Place, ShardArguments] = {place: ([at], n_elem) for place, at in shards.items()}
+    given = {place: ShardArguments([at], n_elem) for place, at in shards.items()}
     if planned.algorithm.collective in OUT_OF_PLACE:
         ends = {place: _shard(engine, place, nbytes, kind, planned) for place in holders}
-        given = {place: ([at, ends[place]], n_elem) for place, at in shards.items()}
+        given = {place: ShardArguments([at, ends[place]], n_elem) for place, at in shards.items()}
     collectives = Collectives(engine)
     engine.wait(collectives.queues.install(planned, _ALONE).ready)
     before = _busy_ps(link_table(engine))
@@ -308,12 +372,13 @@ def queue_collective(
     """
     given = _checked(tensors)
     firsts = [own[0] for own in given]
-    planned = _planned(host, collectives, firsts, algorithm, config, n_slots, by_model, call.get("op", "sum"))
-    shards: dict[Place, ShardArguments] = {
-        (own[0].sip, *pe): ([_shard_of(tensor, *pe)[0] for tensor in own], _shard_of(own[0], *pe)[1])
-        for own in given
-        for pe in own[0].pes
-    }
+    called, known = _called(host, algorithm, config, n_slots)
+    held, nbytes = [_held(own) for own in given], _call_bytes(firsts, called)
+    if called is None or called.collective not in OUT_OF_PLACE:
+        asked = called or unnamed(known)
+        held = [over_channels(host.config, asked, nbytes, each, ShardArguments.cut) for each in held]
+    planned = _planned(host, collectives, firsts, called, known, held[0], by_model, call.get("op", "sum"))
+    shards = {(own[0].sip, *pe): shard for own, each in zip(given, held, strict=True) for pe, (shard,) in each.items()}
     starts = collectives.starts(planned, "direct", shards, name or title(planned.algorithm), call)
     for own in given:
         handles = [tensor._handle for tensor in own]
@@ -356,25 +421,45 @@ def _checked(tensors: object) -> list[tuple[DeviceTensor, ...]]:
     return given
 
 
-def _planned(
-    host: HostProgram, collectives: Collectives, tensors: Sequence[DeviceTensor], algorithm: AlgorithmLike | None,
-    config: CclLike | None, n_slots: int | None, by_model: bool, op: object,
-) -> CollectivePlan:  # fmt: skip
-    sips = [tensor.sip for tensor in tensors]
-    if algorithm is None:
-        config = load_ccl_config(config, host.config)
-        algorithm = config.defaults.algorithm
+def _called(
+    host: HostProgram, algorithm: AlgorithmLike | None, config: CclLike | None, n_slots: int | None
+) -> tuple[Algorithm | None, CclConfig]:
+    """Return the algorithm, None for the best one, and ccl.yaml."""
+    known = load_ccl_config(config, host.config)
     own: dict[str, Any] = {} if n_slots is None else {"n_slots": n_slots}
-    if algorithm != AUTO:
-        found = resolve_algorithm_config(algorithm, config, host.config)
-        return plan(replace(found, **own), host.config, sips, {tensor.sip: tensor.pes for tensor in tensors})
-    first, known = tensors[0], load_ccl_config(config, host.config)
+    named = known.defaults.algorithm if algorithm is None else algorithm
+    if named != AUTO:
+        return replace(resolve_algorithm_config(named, config), **own), known
     if own:
         entries = {name: replace(entry, **own) for name, entry in known.algorithms.items()}
         known = replace(known, algorithms=entries)
-    itemsize = first.dtype.itemsize
-    nbytes = max(_shard_of(first, *target)[1] for target in first.pes) * itemsize
-    return collectives.chosen(known, "all_reduce", nbytes, itemsize, sips, first.pes, op=op, by_model=by_model)
+    return None, known
+
+
+def _held(own: Sequence[DeviceTensor]) -> dict[PeId, list[ShardArguments]]:
+    return {
+        pe: [ShardArguments([_shard_of(tensor, *pe)[0] for tensor in own], _shard_of(own[0], *pe)[1])]
+        for pe in own[0].pes
+    }
+
+
+def _call_bytes(tensors: Sequence[DeviceTensor], called: Algorithm | None) -> int:
+    """Bytes of the larger side of a call on a device."""
+    gathers = called is not None and called.collective == "all_gather"
+    return tensors[0].nbytes * (len(tensors) if gathers else 1)
+
+
+def _planned(
+    host: HostProgram, collectives: Collectives, tensors: Sequence[DeviceTensor], called: Algorithm | None,
+    known: CclConfig, held: Mapping[PeId, Sequence[ShardArguments]], by_model: bool, op: object,
+) -> CollectivePlan:  # fmt: skip
+    sips, first, places = [tensor.sip for tensor in tensors], tensors[0], list(held)
+    if called is not None:
+        return plan(called, host.config, sips, places, _call_bytes(tensors, called))
+    nbytes = max(shard.n_elem for (shard,) in held.values()) * first.dtype.itemsize
+    return collectives.chosen(
+        known, "all_reduce", nbytes, first.dtype.itemsize, sips, places, first.nbytes, op=op, by_model=by_model
+    )
 
 
 def _shard_of(tensor: DeviceTensor, cube: int, pe: int) -> tuple[Pointer, int]:

@@ -185,12 +185,23 @@ class LaunchCall(Call):
 
     def shards(self) -> dict[PeId, list[ShardArguments]]:
         if not self.args:
-            return {(0, 0): [((), 1)]}
+            return {(0, 0): [ShardArguments((), 1)]}
         found: dict[PeId, list[ShardArguments]] = {}
         part, _ = min(self.args, key=lambda arg: arg[1])
+        parts, apart = self.args[0][1], any(k > 1 for _, k in self.args)
         for pe, own in sorted(part._parts().items()):
-            found[pe] = [(tuple(t.pointer + first * k for t, k in self.args), n * self.args[0][1]) for first, n in own]
+            found[pe] = [
+                ShardArguments(
+                    tuple(t.pointer + first * k for t, k in self.args), n * parts, parts, n if apart else None
+                )
+                for first, n in own
+            ]
         return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the larger side of the call on a device."""
+        return max((tensor.nbytes for tensor, _ in self.args), default=0)
 
 
 @dataclass(frozen=True, slots=True)

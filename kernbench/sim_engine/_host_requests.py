@@ -447,6 +447,8 @@ class QueueSpec:
     credit_bytes: int
     chunk_bytes: int
     summed: tuple[tuple[int, int, int], ...] = ()
+    chunk_ns: float = 0.0
+    payload: float = 1.0
 
 
 class QueueInstall(Broadcast):

@@ -78,12 +78,17 @@ _HALVED: dict[str, dict[str, float]] = {
 class PlannedCollective:
     """A planned collective, before it runs."""
 
-    def __init__(self, machine: Machine, algorithm: Algorithm, targets: Sequence[PeId] = (), itemsize: int = 2) -> None:
+    def __init__(
+        self, machine: Machine, algorithm: Algorithm, targets: Sequence[PeId] = (), itemsize: int = 2,
+        nbytes: int | None = None,
+    ) -> None:  # fmt: skip
         config = machine.config
         cubes = 1 if algorithm.contribution == "rank" else config.cubes_per_sip
         pes = config.pes_per_cube if algorithm.contribution == "pe" else 1
         self.machine, self._itemsize = machine, itemsize
-        self.plan = plan(algorithm, config, range(config.n_sips), list(targets or product(range(cubes), range(pes))))
+        places = list(targets or product(range(cubes), range(pes)))
+        call_bytes = None if nbytes is None else nbytes * len(places)
+        self.plan = plan(algorithm, config, range(config.n_sips), places, call_bytes)
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -113,22 +118,25 @@ def case_of(
     dtype: str = "f16",
     cubes: int = 0,
     pes: int = 0,
+    nbytes: int | None = None,
     entry: Mapping[str, Any] | None = None,
     own: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> PlannedCollective:
-    """Cache cases per process, for all sizes of a point."""
+    """Cache cases per process: for all sizes of a point, if the machine has no protocols that these choose."""
     changed = {name: value for name, value in settings.items() if value is not None}
     entry = load_ccl_config().to_spec() if entry is None and own is None else entry
-    return _case(machine, json.dumps([algorithm, dtype, cubes, pes, entry, own, changed], sort_keys=True))
+    ipcq = machine.config.cube.pe.pe_ipcq
+    size = nbytes if ipcq.ll.up_to_bytes or ipcq.ll128.up_to_bytes else None
+    return _case(machine, json.dumps([algorithm, dtype, cubes, pes, size, entry, own, changed], sort_keys=True))
 
 
 @lru_cache(maxsize=256)
 def _case(machine: Machine, text: str) -> PlannedCollective:
-    algorithm, dtype, cubes, pes, entry, own, changed = json.loads(text)
+    algorithm, dtype, cubes, pes, nbytes, entry, own, changed = json.loads(text)
     found = _resolved(algorithm, entry, own)
     targets = list(product(range(cubes or 1), range(pes or 1))) if cubes or pes else []
-    return PlannedCollective(machine, replace(found, **changed), targets, as_dtype(dtype).itemsize)
+    return PlannedCollective(machine, replace(found, **changed), targets, as_dtype(dtype).itemsize, nbytes)
 
 
 def _resolved(algorithm: str, entry: Mapping[str, Any] | None, own: Mapping[str, str] | None) -> Algorithm:
@@ -231,7 +239,10 @@ class CclStudy(Study):
             "n_slots": n_slots, "slot_size": slot_size, "buffer_kind": buffer_kind, "root_cube": root_cube,
             "options": options,
         }  # fmt: skip
-        case = case_of(machine, algorithm=algorithm, dtype=dtype, cubes=cubes, pes=pes, entry=entry, own=own, **changed)
+        case = case_of(
+            machine, algorithm=algorithm, dtype=dtype, cubes=cubes, pes=pes, nbytes=nbytes, entry=entry, own=own,
+            **changed,
+        )  # fmt: skip
         planned, config = case.plan, machine.config
         used, itemsize, n = planned.algorithm, as_dtype(dtype).itemsize, len(planned.shards[0])
         shards = sum(map(len, planned.shards))

@@ -450,7 +450,7 @@ def _collective(machine: Machine, candidate: Candidate, nbytes: int) -> Point:
 def simulate_collective(
     machine: Machine, *, algorithm: str, nbytes: int, n_slots: int, slot_size: int | None = None, why: bool = False
 ) -> Row:
-    planned = case_of(machine, algorithm=algorithm, n_slots=n_slots, slot_size=slot_size).plan
+    planned = case_of(machine, algorithm=algorithm, nbytes=nbytes, n_slots=n_slots, slot_size=slot_size).plan
     ran = collectives.run_collective(machine, planned, nbytes)
     row: Row = {"latency_ns": ran.latency_ns, "launched_ns": simulated_ns(ran.result)}
     return row | {"why": path_row(ran.result.why(algorithm))} if why else row

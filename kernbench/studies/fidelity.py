@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _Values = Mapping[str, Any]
 MOST_BYTES = 4 * MIB  # of a collective: larger ones take minutes to simulate
+MOST_DEVICE_BYTES = 64 * MIB  # the same on a device that is held against its measurements
 _SPREAD = 64 * KIB  # bytes of each cube from which on a rank's tensor is spread over all cubes
 _TYPES = ("f16", "bf16", "f32")
 
@@ -645,7 +646,7 @@ def _measured(
     base = resolve_topology(device)
     changes = {change.field: change.after for change in machine_changes(machine.spec, base.spec)}
     for reference in read_references(measured):
-        point = point_of(base, reference, most_bytes)
+        point = point_of(base, reference, max(most_bytes, MOST_DEVICE_BYTES))
         if not isinstance(point, str):
             shown = {
                 "table": report.DEVICE, "device": Path(device.removeprefix("preset:")).stem,

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from kernbench._dtypes import float32
-from kernbench.ccl.algorithm import plan
 from kernbench.errors import ArgumentError
 from kernbench.kernels.partition import chunk, cut_span, mine
 from kernbench.ops._access import BLOCK, load_places, store_places
@@ -21,7 +20,7 @@ from kernbench.ops._stored import Span
 from kernbench.ops.copy import copy
 from kernbench.ops.matmul import BY_BLOCKS, Product, group_parts, grouped, grouped_placement
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._process_group import _tasks, direct, route
+from kernbench.runtime_api._process_group import exchanged, route
 from kernbench.runtime_api.work import Call, Exchange, TensorPart
 from kernbench.topology._naming import PeId
 from kernbench.torch._memory import TensorPlace, typed
@@ -181,10 +180,9 @@ def queue_exchange(
     host, sips = session._host, [x.sip for x in of]
     moves = [route(m.source, TensorPart(of[m.source], m.first, m.n), m.target, TensorPart(to[m.target], m.at, m.n))
              for m in messages]  # fmt: skip
-    todo = _tasks(moves, len(sips))
-    algorithm = direct("all_to_all", frozenset(permutations(range(len(sips)), 2)))
-    planned = plan(algorithm, host.config, sips, list(todo[0]))
-    given = {(sip, *pe): (args, 0) for sip, own in zip(sips, todo, strict=True) for pe, args in own.items()}
+    found = exchanged(host.config, "all_to_all", moves, sips, frozenset(permutations(range(len(sips)), 2)))
+    assert found is not None, "each rank has rows"
+    planned, given = found
     starts = session._collectives.starts(planned, "experts", given, name, {})
     rows = np.zeros((len(sips), len(sips)), int)
     for m in messages:

@@ -41,6 +41,27 @@ def test_a_slot_above_32_kib_holds_one_message():
     assert options(algorithm(kernel), 65536) == {}  # its arguments have no size of a message
 
 
+def test_the_bytes_of_a_call_choose_its_protocol():
+    at = "cube.pe.pe_ipcq."
+    machine = resolve_topology(
+        "preset:default",
+        {f"{at}ll.up_to_bytes": 4096, f"{at}ll128.up_to_bytes": 65536, f"{at}ll.chunk_ns": 7, f"{at}ll128.n_slots": 2,
+         f"{at}simple.slot_bytes": 8192, f"{at}simple.channels": 3},
+    ).config  # fmt: skip
+    ring = resolve_algorithm_config("ring_allreduce_tcm")
+    found = {n: ring.on(machine, n) for n in (1, 4096, 4097, 65536, 65537)}
+    assert [each.protocol for each in found.values()] == ["ll", "ll", "ll128", "ll128", "simple"]
+    assert ring.on(machine).protocol == "simple"
+    assert [(a.sends_by.chunk_ns, a.n_slots, a.slot_size, a.channels) for a in found.values()][1::2] == [
+        (7, 4, 4096, 1), (0, 2, 4096, 1)
+    ]  # fmt: skip
+    assert (found[65537].slot_size, found[65537].channels) == (8192, 3)
+    # What an algorithm states itself holds for all protocols; ccl.yaml may replace one.
+    assert replace(ring, n_slots=5, channels=2).on(machine, 4097).n_slots == 5
+    ours = resolve_algorithm_config("ring_allreduce_tcm", {"defaults": {"ll": {"up_to_bytes": 8192, "start_ns": 9}}})
+    assert (ours.on(machine, 8192).sends_by.start_ns, ours.on(machine, 8193).protocol) == (9, "ll128")
+
+
 def test_ranks_follow_the_order_of_the_devices(six_sips):
     found = plan(algorithm(kernel), six_sips, [4, 1, 2], [(0, 0)])
     assert found.sips == (4, 1, 2)

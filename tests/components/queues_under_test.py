@@ -28,13 +28,13 @@ def machine_of(overrides: Mapping[str, Any] | None = None) -> Machine:
 
 def specs(
     engine: GraphEngine, pairs: Sequence[tuple[End, End]], kind: str = "tcm", n_slots: int = 4,
-    slot_bytes: int = 4096, chunk_bytes: int = 256,
+    slot_bytes: int = 4096, chunk_bytes: int = 256, chunk_ns: float = 0, payload: float = 1,
 ) -> dict[Place, list[QueueSpec]]:  # fmt: skip
     """Return what each PE is told, rings reserved: `pairs` name both ends of every queue pair."""
     found: dict[Place, list[QueueSpec]] = {}
     for (a, to_b), (b, to_a) in pairs:
         at_a, at_b = _ring(engine, a, kind, n_slots * slot_bytes), _ring(engine, b, kind, n_slots * slot_bytes)
-        rest = (kind, n_slots, slot_bytes, 16, chunk_bytes)
+        rest = (kind, n_slots, slot_bytes, 16, chunk_bytes, (), chunk_ns, payload)
         found.setdefault(a, []).append(QueueSpec(to_b, b, at_a, at_b, *rest))
         found.setdefault(b, []).append(QueueSpec(to_a, a, at_b, at_a, *rest))
     return found

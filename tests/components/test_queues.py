@@ -73,6 +73,23 @@ def test_a_part_takes_its_way_and_the_write_port(nbytes, pair, to):
     assert part["end_ps"] - part["arrived_ps"] == -(-nbytes * 1000 // PORT_GBS)
 
 
+def test_a_protocol_costs_its_chunks_and_its_flags():
+    programs = {A: send(1024), B: recv(1024)}
+    (part,) = parts(run(programs, chunk_ns=120))
+    assert part["end_ps"] - part["arrived_ps"] == 2048 * 1000 // PORT_GBS + 120_000
+    engine = run(programs, payload=0.5)
+    (part,) = parts(engine)
+    assert part["arrived_ps"] - part["start_ps"] == way_ps(engine, A, B, 4096)
+    assert part["end_ps"] - part["arrived_ps"] == 2048 * 1000 // PORT_GBS  # the flags are not stored
+    (part,) = parts(engine := run(programs, payload=0.9))
+    assert part["arrived_ps"] - part["start_ps"] == way_ps(engine, A, B, 2276)
+    # In SRAM the cost comes on top of the set-up; two parts follow one another at TCM's port.
+    (plain,), (costly,) = (parts(run(programs, kind="sram", chunk_ns=ns)) for ns in (0, 120))
+    assert costly["end_ps"] - plain["end_ps"] == 120_000
+    first, second = parts(run({A: send(2048), B: recv(2048)}, slot_bytes=2048, chunk_ns=1000))
+    assert second["end_ps"] - first["end_ps"] == 2048 * 1000 // PORT_GBS + 1_000_000
+
+
 def test_a_receive_takes_the_read_port_and_its_credit_leaves_when_the_tile_is_dropped():
     ended = []
 

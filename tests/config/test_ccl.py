@@ -14,7 +14,7 @@ from kernbench.errors import ConfigError
 
 DEFAULT = config.load_yaml(config.default_ccl_path())
 
-SIZES = ("n_slots", "slot_size", "ipcq_credit_size_bytes", "world_size")
+SIZES = ("n_slots", "slot_size", "ipcq_credit_size_bytes", "channels", "ll", "ll128", "simple", "world_size")
 DEFAULT_KEYS = (*SIZES, "algorithm", "buffer_kind", "backpressure", "vc_chunk_size", "n_elem", "root_cube")
 
 

@@ -45,6 +45,10 @@ def machine(devices: int, gbs: float, chunk: int) -> Machine:
         "cube.pe.pe_tcm.size_mb": 200,
         "cube.pe.pe_tcm.kernel_scratch_mb": 64,
         "cube.pe.pe_ipcq.slot_bytes": 2 * chunk,
+        "cube.pe.pe_ipcq.channels": 1,
+        **{f"cube.pe.pe_ipcq.{name}.up_to_bytes": 0 for name in ("ll", "ll128")},
+        **{f"cube.pe.pe_ipcq.simple.{name}": 0 for name in ("start_ns", "n_slots", "slot_bytes", "channels")},
+        "cube.pe.pe_ipcq.simple.payload": 1,
     }
     return kb.load("preset:h100_sxm", here)
 

@@ -410,7 +410,8 @@ NOT_A_RATE = (
     "cube.pe.pe_tcm.kernel_scratch_mb", "cube.pe.pe_tcm.scratch_result_kib", "cube.pe.pe_ipcq.sram_setup_ns",
     "cube.pe.pe_ipcq.hbm_setup_ns", "cube.pe.pe_gemm.macs_per_cycle.", "cost.", "system.host.", "cube.noc.router.",
     "system.sip_link.router.", "system.sip_switch.", "system.fat_tree.", "system.nic.", "cube.llc.",
-    "cube.hbm.interleave_bytes",
+    "cube.hbm.interleave_bytes", "cube.pe.pe_ipcq.channels", "cube.pe.pe_ipcq.ll.", "cube.pe.pe_ipcq.ll128.",
+    "cube.pe.pe_ipcq.simple.",
 )  # fmt: skip
 
 

@@ -32,7 +32,8 @@ cdef class PeQueue(Queue):
     cdef public PeIpcq peer
     cdef public PeQueue other
     cdef public object spec
-    cdef public int64_t peer_pa, ring_pa, credit_bytes, wake_ps
+    cdef public int64_t peer_pa, ring_pa, credit_bytes, wake_ps, chunk_ps
+    cdef public double payload
     cdef public int64_t given_ps, given_by, left_ps, left_by, matched_ps, matched_by
     cdef public list credited_ps, credited_by
     cdef public bint in_tcm
@@ -40,6 +41,7 @@ cdef class PeQueue(Queue):
     cdef public dict written
     cdef public Route route, credit_route, down
     cdef public Callee receiver
+    cpdef int64_t carried(self, int64_t nbytes)
 
 
 cdef class PeIpcq(Callee):

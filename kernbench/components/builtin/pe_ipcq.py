@@ -9,6 +9,7 @@ are accesses of these, with a set-up each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any, cast
 
 from kernbench._units import ns_to_ps
@@ -65,8 +66,9 @@ class PeQueue(Queue):
     """
 
     __slots__ = (
-        "credit_bytes", "credit_route", "credited_by", "credited_ps", "down", "given_by", "given_ps", "in_tcm",
-        "leaving", "left_by", "left_ps", "matched_by", "matched_ps", "other", "peer", "peer_pa", "receiver", "ring_pa",
+        "chunk_ps", "credit_bytes", "credit_route", "credited_by", "credited_ps", "down", "given_by", "given_ps",
+        "in_tcm", "leaving", "left_by", "left_ps", "matched_by", "matched_ps", "other", "payload", "peer", "peer_pa",
+        "receiver", "ring_pa",
         "route", "spec", "wake_ps", "written",
     )  # fmt: skip
 
@@ -84,12 +86,17 @@ class PeQueue(Queue):
             self.route, self.down = network.route(mine, at), network.back(network.route(theirs, at))
             new = SwitchSum(owner.engine, at, len(spec.summed))
             self.receiver = owner.engine.sums.setdefault((key, spec.direction, spec.summed), new)
+        self.chunk_ps, self.payload = ns_to_ps(spec.chunk_ns), spec.payload
         self.leaving: list[QueuePart] = []
         self.written: dict[int, QueuePart] = {}
         self.wake_ps = -1
         self.given_ps = self.left_ps = self.matched_ps = -1
         self.given_by = self.left_by = self.matched_by = NONE
         self.credited_ps, self.credited_by = [-1] * spec.n_slots, [NONE] * spec.n_slots
+
+    def carried(self, nbytes: int) -> int:
+        """Bytes on links for `nbytes` of a message."""
+        return nbytes if self.payload == 1 else ceil(nbytes / self.payload)
 
 
 _SEND, _RECV, _SLOT = KIND["send"], KIND["recv"], STEP_KIND["slot"]
@@ -268,7 +275,7 @@ class PeIpcq(Callee):
             slot.key = route.key()
             if self.log.operation:
                 self.log.waits.follow(slot.key)
-            arbiter.send(QUEUE, route, slot.nbytes, slot.key, queue.receiver, slot)
+            arbiter.send(QUEUE, route, queue.carried(slot.nbytes), slot.key, queue.receiver, slot)
         else:
             node_id, offset = self.engine.locate(slot.pa)
             txn = Transaction(slot.nbytes, offset, queue.peer.in_memory, slot)
@@ -300,7 +307,8 @@ class PeIpcq(Callee):
     def reached(self, slot: QueuePart) -> None:
         """Write a part whose last flit has reached TCM to its slot, through the write port."""
         now = slot.arrived_ps = self.core.now
-        begun, service = max(now, self._write_free), self._ports.store_ps(slot.nbytes)
+        sender: PeQueue = slot.message.queue
+        begun, service = max(now, self._write_free), self._ports.store_ps(slot.nbytes) + sender.chunk_ps
         if self.log.operation:
             cause, second = ARRIVED | slot.move << 3, self._written_by
             if begun > now:
@@ -315,7 +323,8 @@ class PeIpcq(Callee):
         """Handle a part written to SRAM or HBM; the set-up of the access comes on top."""
         slot: QueuePart = txn.arg
         slot.arrived_ps = now = self.core.now
-        setup = self.setup_ps[slot.message.queue.spec.kind]
+        sender: PeQueue = slot.message.queue
+        setup = self.setup_ps[sender.spec.kind] + sender.chunk_ps
         if self.log.operation:
             place, cause = self.log.place(self.engine.locate(slot.pa)[0]), ARRIVED | slot.move << 3
             slot.written_by = self.log.step(now + setup, setup, place, _SLOT, slot.message.id, -1, cause)
@@ -348,9 +357,10 @@ class PeIpcq(Callee):
         if self.observers:
             self.tell("arrive", queue, slot.nbytes)
         if self.log.operation:
+            sent_by: PeQueue = message.queue
             slot.in_by = self.log.move(
-                slot.move, slot.sent_ps, now, slot.route, slot.nbytes, message.id, slot.index, PART, slot.key,
-                slot.arrived_ps, -1, -1, now, by,
+                slot.move, slot.sent_ps, now, slot.route, sent_by.carried(slot.nbytes), message.id, slot.index, PART,
+                slot.key, slot.arrived_ps, -1, -1, now, by,
             )  # fmt: skip
         if message.receive is not None:
             self._take(message.receive)

@@ -49,7 +49,7 @@ class SwitchSum(Callee):
             if log.operation:
                 part.move = log.sent(*causes)
                 log.waits.follow(part.key)
-            self.network.send(queue.down, part.nbytes, part.key, queue.peer, part)
+            self.network.send(queue.down, queue.carried(part.nbytes), part.key, queue.peer, part)
 
 
 def _add(messages: list[Any]) -> None:

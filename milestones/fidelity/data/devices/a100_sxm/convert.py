@@ -12,7 +12,7 @@ SOURCE = "aiconfigurator-core 0.12.0, a100_sxm, {} (Apache-2.0)"
 HERE = Path(__file__).parent
 # Of larger ones a row takes over some ten seconds to simulate.
 MOST_MACS, LARGE_MACS = 10**10, 10**11
-MOST_SCORES, MOST_KEYS, MOST_BYTES = 2**26, 10**6, 2**20
+MOST_SCORES, MOST_KEYS, MOST_BYTES, HELD_OUT_BYTES = 2**26, 10**6, 2**20, 2**26
 
 
 def read(name):
@@ -20,11 +20,18 @@ def read(name):
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
-def write(name, rows, count, held_out, seed=0):
-    """Write `count` rows for calibration, and `held_out` others, none of the first hundred that the seed draws."""
+def write(name, rows, count, held_out, seed=0, most=None):
+    """Write `count` rows for calibration, and `held_out` others, none of the first hundred that the seed draws.
+
+    With `most`, those held out are of up to `most` bytes, and none of the first `count`.
+    """
     drawn = random.Random(seed).sample(rows, min(100, len(rows) - held_out)) if count else []
+    if most:
+        drawn = drawn[:count]
     # Seed 5: the first of whose products none was in an earlier trial of the fit, or of the choice of blocks.
-    others = random.Random(seed + 5).sample([row for row in rows if row not in drawn], held_out)
+    others = random.Random(seed + 5).sample(
+        [row for row in rows if row not in drawn and (most is None or dict(row[1])["bytes"] <= most)], held_out
+    )
     for path, own in ((HERE / name, drawn[:count]), (HERE / "held_out" / name, others)):
         if not own:
             continue
@@ -61,11 +68,11 @@ def attention(name, decode):
             yield "attention", given, row["latency_ms"], "ms", "vLLM 0.14.0, FlashAttention-2"
 
 
-def collectives():
+def collectives(least, most):
     for row in read("nccl_a100_sxm.csv"):
         op, ranks, nbytes = row["op"].replace("alltoall", "all_to_all"), row["num_gpus"], int(row["bytes"])
-        if 4096 <= nbytes <= MOST_BYTES:
-            given = (("bytes", nbytes), ("ranks", ranks), ("dtype", "f16"), ("pes", 24))
+        if least <= nbytes <= most:
+            given = (("bytes", nbytes), ("ranks", ranks), ("dtype", "f16"))
             given += (("algorithm", "ring_allreduce_tcm"),) if op == "all_reduce" else ()
             given += (("system.sips.count", ranks),)
             yield op, given, row["latency_us"], "us", "NCCL 2.27.3"
@@ -75,4 +82,5 @@ write("gemm.csv", list(gemm(0, MOST_MACS)), 100, 30)
 write("gemm_large.csv", list(gemm(MOST_MACS, LARGE_MACS)), 0, 15)
 write("prefill.csv", list(attention("attention_context_a100_sxm.csv", False)), 40, 15)
 write("decode.csv", list(attention("attention_generation_a100_sxm.csv", True)), 60, 20)
-write("collectives.csv", list(collectives()), 48, 15)
+write("collectives.csv", list(collectives(4096, MOST_BYTES)), 48, 15)
+write("collectives_large.csv", list(collectives(2 * MOST_BYTES, 2**29)), 52, 20, most=HELD_OUT_BYTES)
