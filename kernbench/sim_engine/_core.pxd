@@ -145,8 +145,6 @@ cdef class Core:
     cdef int64_t served(self, Link link, Flit flit, int64_t arrival, int64_t start, int64_t least_ps) except -1
     cdef int keep(self, object x) except -1
     cdef object give(self, int i)
-    cdef int drop(self, int i, x) except -1
-    cdef int push_kept(self, int64_t t, int64_t priority, int64_t order, int kind, int x, int y) except -1
     cdef int push(self, int64_t t, int64_t priority, int64_t order, int kind, x, y) except -1
     cdef int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1
     cdef int call(self, fn, arg) except -1
@@ -161,7 +159,7 @@ cdef class Core:
     cdef int requeue(self, Train train, int64_t j, int64_t number) except -1
     cdef int advance(self, Train train) except -1
     cdef int take(self, Train train, int k) except -1
-    cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1
+    cdef int hop(self, Train train, int k, int64_t priority, int64_t order) except -1
     cdef int end(self, Train train, bint as_train) except -1
     cdef int64_t cut(self, Train train, int64_t keep) except -1
 

@@ -458,11 +458,6 @@ cdef class Core:
     cdef object give(self, int i):
         """Remove a stored object and return it."""
         x = <object>PyList_GET_ITEM(self.objects, i)
-        self.drop(i, x)
-        return x
-
-    cdef inline int drop(self, int i, x) except -1:
-        """Remove `x`, which is stored as number `i`."""
         Py_INCREF(None)
         PyList_SET_ITEM(self.objects, i, None)
         Py_DECREF(x)
@@ -470,7 +465,7 @@ cdef class Core:
             more_room(<void**>&self.spare, &self.room_spare, sizeof(int))
         self.spare[self.n_spare] = i
         self.n_spare += 1
-        return 0
+        return x
 
     cdef int push(self, int64_t t, int64_t priority, int64_t order, int kind, x, y) except -1:
         cdef Entry entry
@@ -486,15 +481,11 @@ cdef class Core:
 
     cdef inline int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1:
         """Push an entry with a number as its second object."""
-        return self.push_kept(t, priority, order, kind, self.keep(x), y)
-
-    cdef inline int push_kept(self, int64_t t, int64_t priority, int64_t order, int kind, int x, int y) except -1:
-        """Push an entry of a stored object."""
         cdef Entry entry
         if t >= LIMIT or t < 0:
             raise _too_late(t)
         entry.place.t, entry.place.priority, entry.place.order = t, priority, order
-        entry.kind, entry.x, entry.y = kind, x, y
+        entry.kind, entry.x, entry.y = kind, self.keep(x), y
         return insert(&self.calendar, &entry)
 
     cpdef call_at(self, int64_t t, fn, arg=None):
@@ -522,7 +513,6 @@ cdef class Core:
     def drain(self, int64_t limit, until=None):
         cdef int64_t done = 0
         cdef Entry entry
-        cdef Train flit
         cdef object x, y
         cdef double deadline = monotonic() + SLICE_S
         if until is not None and until.callbacks is None:
@@ -538,13 +528,10 @@ cdef class Core:
                 done += 1
                 remove(&self.calendar, &entry)
                 self.now, self.phase = entry.place.t, entry.place.priority
-                if entry.kind == HOP:
-                    # On shared links most entries are of this kind, so the flit keeps its place in `objects`.
-                    flit = <Train>PyList_GET_ITEM(self.objects, entry.x)
-                    self.hop(flit, entry.y, entry.place.priority, entry.place.order, entry.x)
-                    continue
                 x = self.give(entry.x)
-                if entry.kind == ADVANCE:
+                if entry.kind == HOP:
+                    self.hop(<Train>x, entry.y, entry.place.priority, entry.place.order)
+                elif entry.kind == ADVANCE:
                     self.advance(<Train>x)
                 elif entry.kind == END:
                     self.reached(self.now, entry.place.priority, entry.place.order)
@@ -855,7 +842,7 @@ cdef class Core:
                 link.backoff -= 1
             return self.take(train, k)
         train.wait = first_wait(train, k)
-        self.hop(train, k, previous.priority, previous.base + number, -1)
+        self.hop(train, k, previous.priority, previous.base + number)
         link.claim_train, link.claim_k, link.claim_number, link.last = train, k, number, -1
         return 0
 
@@ -956,8 +943,8 @@ cdef class Core:
         self.reservations += (k + 1 - first) * n
         return 0
 
-    cdef int hop(self, Train train, int k, int64_t priority, int64_t order, int kept) except -1:
-        """Reserve links for a single flit that reaches link `k` from a place; `kept` is its object number or -1."""
+    cdef int hop(self, Train train, int k, int64_t priority, int64_t order) except -1:
+        """Reserve links for a single flit that reaches link `k` from a place."""
         cdef tuple links = train.links
         cdef int first = k, n = len(links)
         cdef int64_t size = train.size, t = self.now, now = self.now, start, end
@@ -991,13 +978,11 @@ cdef class Core:
                 if train.each and link.memory is not None:
                     link.memory.comes(t, order, train.arg)
                 if train.fn is not None:
-                    self.push_kept(t, priority, order, LAND, kept if kept >= 0 else self.keep(train), -1)
-                elif kept >= 0:
-                    self.drop(kept, train)
+                    self.push_train(t, priority, order, LAND, train, -1)
                 break
             # Nothing can intervene before the next entry.
             if (<Link>links[k]).merges and self.calendar.n and t >= self.calendar.at[0].place.t:
-                self.push_kept(t, priority, order, HOP, kept if kept >= 0 else self.keep(train), k)
+                self.push_train(t, priority, order, HOP, train, k)
                 break
         self.reservations += k - first
         return 0
