@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench._registry import hint
 from kernbench.analysis._roofline import macs_per_ns
+from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
 from kernbench.ccl.tuner import Candidate, Decision, Tuner, decided, worth_simulating
 from kernbench.config import COLLECTIVES
@@ -545,8 +546,11 @@ def _spreads(machine: Machine) -> dict[str, tuple[int, int]]:
 def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> dict[tuple[str, ...], Point]:
     """Return simulations of the winner with each resource halved and doubled, where that is a valid machine."""
     decision, config = answer.decision, machine.config
-    used = case_of(machine, algorithm=decision.algorithm, n_slots=decision.n_slots).plan.algorithm
+    own: dict[str, Any] = {"algorithm": decision.algorithm, "n_slots": decision.n_slots}
+    used = case_of(machine, nbytes=decision.nbytes, **own).plan.algorithm
     slots: dict[str, Any] = {"n_slots": used.n_slots, "slot_size": used.slot_size}
+    # Twice as many large slots may leave no room in TCM for messages.
+    tried = slots if (used.slot_size or 0) <= LARGEST_CHUNK else {}
 
     def change(field: str, factor: float) -> dict[str, Any]:
         if field in slots:
@@ -556,7 +560,7 @@ def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> dict[
     factors = {
         name: {"down": change(field, 0.5), "up": change(field, 2)}
         for name, field in _RESOURCES.items()
-        if field in slots or attrgetter(field)(config)
+        if field in tried or (field not in slots and attrgetter(field)(config))
     }
     fixed = {"algorithm": decision.algorithm, "nbytes": decision.nbytes, **slots}
     plan = sensitivity_plan(machine, simulate_collective, factors, fixed)
