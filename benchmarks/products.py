@@ -63,7 +63,7 @@ def against_stores(size: int = 160) -> Row:
 
     def engine() -> list[tuple[int, int]]:
         made = one_pe.run(one_pe.gemm(size, size, size), machine, log="tile")
-        start = made.launches[0].start_ps or 0
+        start = next(iter(made.launches)).start_ps or 0
         rows = made.records().of_kind("dma_in", "fetch", "gemm", "store_tcm", "dma_out")
         return sorted((int(a) - start, int(b) - start) for a, b in zip(rows.start_ps, rows.end_ps, strict=True))
 
