@@ -9,7 +9,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
-from kernbench.ccl._group import Grid, Group, Neighbours, Place, Subgroup, single_shard_per_rank
+from kernbench.ccl._group import Grid, Group, Neighbours, Place, Subgroup, by_shard, single_shard_per_rank
 from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.algorithms import Collective
 from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID_SIZES
@@ -141,10 +141,11 @@ class Algorithm:
 
     @property
     def cuts(self) -> bool:
-        """Whether a device's shard may be cut among several PEs, which then take part with a piece each."""
+        """Whether a device's shard may be cut among several PEs, each of which then takes part for its piece alone."""
         out_of_place = self.collective in ("reduce_scatter", "all_gather", "all_to_all")
         strides = not out_of_place or "stride" in signature(self.kernel_args).parameters
-        return self.scratch is None and self.validator is not single_shard_per_rank and strides
+        apart = self.mapper is by_shard and self.contribution == "rank" and self.validator is not single_shard_per_rank
+        return self.scratch is None and apart and strides
 
     @property
     def chooses_protocol(self) -> bool:

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from kernbench.ccl.algorithm import algorithm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session
 from kernbench.topology.builder import resolve_topology
@@ -72,6 +73,36 @@ def test_a_short_vector_has_no_empty_pieces():
         for got, expected in on_ranks(partial(called, name="all_gather", n=2), RANKS, torch=torch, **RING):
             np.testing.assert_array_equal(got, expected)
         assert pes(torch) == 2
+
+
+@pytest.mark.parametrize(
+    ("mapper", "settings"), [("leader_only", {}), ("all_pes", {"contribution": "pe"}), ("by_shard", {"scratch": len})]
+)
+def test_only_algorithms_whose_shards_are_apart_are_cut(mapper, settings):
+    def kernel(t_ptr, n_elem, world_size, *, tl): ...
+
+    assert not algorithm(kernel, mapper=mapper, **settings).cuts
+    assert algorithm(kernel).cuts
+    assert not algorithm(kernel, validator="single_shard_per_rank").cuts
+    assert not algorithm(kernel, collective="all_gather").cuts  # its arguments have no stride
+
+
+def test_an_algorithm_of_leaders_sums_whole_vectors():
+    def whole(t_ptr, n_elem, world_size, *, tl):
+        x = tl.load(t_ptr, shape=(n_elem,))
+        tl.send("E", x)
+        for step in range(1, world_size):
+            y = tl.copy(tl.recv("W", shape=(n_elem,), dtype=tl.float32))
+            if step < world_size - 1:
+                tl.send("E", y)
+            x = x + y
+        tl.store(t_ptr, x)
+
+    own = {"pg_options": {"all_reduce": algorithm(whole, mapper="leader_only")}}
+    with session(machine(), data=True) as torch:
+        for got, expected in on_ranks(partial(called, name="all_reduce"), RANKS, torch=torch, **own):
+            np.testing.assert_array_equal(got, expected)
+        assert pes(torch) == 1
 
 
 def test_where_pes_do_not_share_memory_a_shard_stays_whole():
