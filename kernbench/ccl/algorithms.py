@@ -510,17 +510,14 @@ def _reduce_scatter(
 
     def steps(around: _Around) -> Iterator[Step]:
         rank, n, to, source = around.ring.rank, around.ring.n, (around.ring.to,), (around.ring.source,)
-        last: list[Step] = []
         for parts in around.segments(chunking):
             if n == 1:
                 yield from (Step(*chunk, local=True, store=True) for chunk in parts[0])
                 continue
             yield from (Step(*chunk, local=True, to=to) for chunk in parts[rank - 1])
-            yield from last  # as in an all-reduce: the ring is never idle
             for step in range(1, n - 1):
                 yield from (Step(*chunk, source, local=True, to=to) for chunk in parts[(rank - 1 - step) % n])
-            last = [Step(*chunk, source, local=True, complete=True, store=True) for chunk in parts[rank]]
-        yield from last
+            yield from (Step(*chunk, source, local=True, complete=True, store=True) for chunk in parts[rank])
 
     rank = tl.program_id(2)
     chunking = Chunking(t_ptr.dtype.element_ty.itemsize, work.row, chunk_bytes, 1 + both_ways)
@@ -549,14 +546,11 @@ def _all_gather(
 
     def steps(around: _Around) -> Iterator[Step]:
         rank, to, source = around.ring.rank, (around.ring.to,), (around.ring.source,)
-        last: list[Step] = []
         for parts in around.segments(chunking):
             yield from (Step(*chunk, local=True, to=to * (n > 1), store=True) for chunk in parts[rank])
-            yield from last
-            for step in range(1, n - 1):
-                yield from (Step(*chunk, source, to=to, store=True) for chunk in parts[(rank - step) % n])
-            last = [Step(*chunk, source, store=True) for chunk in parts[(rank + 1) % n]] if n > 1 else []
-        yield from last
+            for step in range(1, n):
+                onward = to if step < n - 1 else ()
+                yield from (Step(*chunk, source, to=onward, store=True) for chunk in parts[(rank - step) % n])
 
     rank = tl.program_id(2)
     chunking = Chunking(t_ptr.dtype.element_ty.itemsize, 1, chunk_bytes, 1 + both_ways)
