@@ -464,20 +464,20 @@ class Protocol(Model):
     """How collectives of some sizes send their messages, after NCCL's protocols."""
 
     up_to_bytes: NoBytes = described(
-        "Largest call of a protocol",
+        "largest call",
         "Of the larger side of a call on a device; 0 if the protocol is not used",
         default=0,
     )
-    start_ns: Ns = duration("Start of a protocol", "Added to system.host.collective_start_ns", default=0.0)
+    start_ns: Ns = duration("start", "Added to system.host.collective_start_ns", default=0.0)
     chunk_ns: Ns = duration(
-        "Cost per chunk", "The receiving PE's, added to writing each message to its slot", default=0.0
+        "cost per chunk", "The receiving PE's, added to writing each message to its slot", default=0.0
     )
     payload: Share = described(
-        "Share of payload", "Of the bytes of a message on links; the rest are flags", default=1.0
+        "share of payload", "Of the bytes of a message on links; the rest are flags", default=1.0
     )
-    n_slots: NoCount = described("Slots of a protocol", "Slots of a ring; 0: n_slots of pe_ipcq", default=0)
-    slot_bytes: NoBytes = described("Slot size of a protocol", "Each slot; 0: slot_bytes of pe_ipcq", default=0)
-    channels: NoCount = described("Channels of a protocol", "0: channels of pe_ipcq", default=0)
+    n_slots: NoCount = described("slots", "Slots of a ring; 0: n_slots of pe_ipcq", default=0)
+    slot_bytes: NoBytes = described("slot size", "Each slot; 0: slot_bytes of pe_ipcq", default=0)
+    channels: NoCount = described("channels", "0: channels of pe_ipcq", default=0)
 
 
 class PeIpcqConfig(Model):
@@ -493,8 +493,8 @@ class PeIpcqConfig(Model):
         "Channels", "PEs of a die that a collective uses at least, each for a part, where PEs share memory", default=1
     )
     ll: Protocol = described("Protocol LL", default=Protocol())
-    ll128: Protocol = described("Protocol LL128, above LL", default=Protocol())
-    simple: Protocol = described("Protocol Simple, of any larger call", default=Protocol())
+    ll128: Protocol = described("Protocol LL128", default=Protocol())
+    simple: Protocol = described("Protocol Simple", default=Protocol())
 
     def protocol(self, nbytes: int) -> str:
         """Return the field of the protocol for a call of `nbytes`."""

@@ -345,8 +345,10 @@ def findings(rows: Sequence[ChartRow]) -> Iterator[Finding]:
         off = exp(sum(abs(log(row["ours"] / row["expected"])) for row in own) / len(own)) - 1
         tau = kendall([(row["expected"], row["ours"]) for row in own])
         medians = ", ".join(f"{one['work']} {one['median_pct']:.1f} %" for one in found)
-        text = f"{found[0]['device']}, {len(own)} held out: medians {medians}."
-        detail = f"Geometric mean of the errors {100 * off:.1f} %, Kendall's tau {tau:.2f}."
+        ends = [pick(found, key=lambda one: one["median_pct"]) for pick in (min, max)]
+        best, last = (f"{one['median_pct']:.1f} % for {one['work']}" for one in ends)
+        text = f"{found[0]['device']}, {len(own)} held out: median errors from {best} to {last}."
+        detail = f"Medians: {medians}. Geometric mean of the errors {100 * off:.1f} %, Kendall's tau {tau:.2f}."
         values = {"median_pct": {one["work"]: one["median_pct"] for one in found}, "mean_pct": 100 * off, "tau": tau}
         yield Finding(text, "fidelity_device", 700, values, detail)
     each_of = {_DOMAINS.get(kind, kind): each for kind, each in groups(compared(rows), "kind").items()}
