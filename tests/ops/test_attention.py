@@ -286,7 +286,7 @@ def decode_ns(batch, context):
 
 @pytest.mark.parametrize(
     ("batch", "context"),
-    [(1, 1024), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 16384), (4, 4096))), (16, 1024)],
+    [(1, 1024), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 16384), (4, 4096), (16, 1024)))],
 )
 def test_the_number_of_parts_is_near_the_best(batch, context, monkeypatch):
     chosen, times = decode_ns(batch, context), []

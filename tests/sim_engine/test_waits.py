@@ -17,6 +17,7 @@ from tests.analysis.test_critical_path import overrides
 from tests.components.one_pe import engine_of, launch
 from tests.sim_engine.waits import waits_of, waits_of_hops
 from tests.sim_engine.workloads import ALGORITHMS
+from tests.slow import slow_after
 
 kernels = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([0, 0, 5])), min_size=1, max_size=12)
 CREDITS = {"cube.noc.router.flow": "credits", "cube.noc.router.overhead_ns": 1}
@@ -47,7 +48,7 @@ def test_waits_are_those_of_the_hops(changes, steps, pes):
     assert found[0] == found[1] == of_hops(engine)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", slow_after(2, ALGORITHMS))
 def test_waits_of_collectives_are_those_of_the_hops(algorithm):
     """Hops do not tell how long a message has waited for its turn in front of a PE's first link."""
     engine = all_reduce(algorithm, trace=True)
@@ -61,7 +62,7 @@ def test_waits_of_collectives_are_those_of_the_hops(algorithm):
     }
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", slow_after(2, ALGORITHMS))
 def test_waits_explain_all_that_a_message_takes_longer(algorithm):
     records = all_reduce(algorithm).records()
     routes, d = RouteBreakdown(records), records.dependencies
