@@ -458,17 +458,25 @@ class _Walk:
     def _start_of_work(self, ps: int, command: int) -> list[TimePart]:
         """Split the time before a launch left the host, last part first; empty if a launch costs nothing."""
         spent = {name: ns_to_ps(ns) for name, ns in self.r.spec["system"].get("host", {}).items()}
-        if not any(spent.values()):
-            return []
         name = self.r.commands[command].name
+        if not any(spent.values()) and not self._protocol_ps(name):
+            return []
         added = Host.start_field(name, name in self._collectives)
-        fetch = min(ps, spent["descriptor_ns"] + spent.get(added, 0))
-        bell = min(ps - fetch, spent["doorbell_ns"])
-        rest = ps - fetch - bell
+        begins = min(ps, self._protocol_ps(name))
+        fetch = min(ps - begins, spent["descriptor_ns"] + spent.get(added, 0))
+        bell = min(ps - begins - fetch, spent["doorbell_ns"])
+        rest = ps - begins - fetch - bell
         busy = spent["launch_ns"] or spent["collective_ns"]
         first = TimePart("cpu", "host.launch", rest) if busy else TimePart("wait", "host", rest)
-        parts = TimePart("start", "host.descriptor", fetch), TimePart("start", "host.doorbell", bell), first
+        starts = ("protocol", begins), ("descriptor", fetch), ("doorbell", bell)
+        parts = *(TimePart("start", f"host.{of}", took) for of, took in starts), first
         return [part for part in parts if part.ps]
+
+    def _protocol_ps(self, name: str) -> int:
+        """Start of the protocol that the name of a collective ends with."""
+        queues = self.r.spec["cube"]["pe"]["pe_ipcq"] if name in self._collectives else {}
+        protocol = queues.get(name.rpartition(", ")[2], {})
+        return ns_to_ps(protocol.get("start_ns", 0.0))
 
 
 # Kind and name of the time of a step.

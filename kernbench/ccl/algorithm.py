@@ -12,7 +12,7 @@ from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
 from kernbench.ccl._group import Grid, Group, Neighbours, Place, Subgroup, by_shard, single_shard_per_rank
 from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.algorithms import Collective
-from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID_SIZES
+from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID_SIZES, OUT_OF_PLACE
 from kernbench.errors import ConfigError, quote
 from kernbench.topology._naming import PeId
 from kernbench.triton_emu._runner import check_plain
@@ -142,8 +142,7 @@ class Algorithm:
     @property
     def cuts(self) -> bool:
         """Whether a device's shard may be cut among several PEs, each of which then takes part for its piece alone."""
-        out_of_place = self.collective in ("reduce_scatter", "all_gather", "all_to_all")
-        strides = not out_of_place or "stride" in signature(self.kernel_args).parameters
+        strides = self.collective not in OUT_OF_PLACE or "stride" in signature(self.kernel_args).parameters
         apart = self.mapper is by_shard and self.contribution == "rank" and self.validator is not single_shard_per_rank
         return self.scratch is None and apart and strides
 

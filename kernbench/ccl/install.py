@@ -117,9 +117,7 @@ def names(config: CclConfig, collective: str | None = None, contribution: str | 
 def unnamed(config: CclConfig) -> Algorithm:
     """Return an algorithm with the queues of the file's defaults, for what needs no other: its kernel does nothing."""
     own = config.defaults
-    return algorithm(
-        _nothing, n_slots=own.n_slots, channels=own.channels, ll=own.ll, ll128=own.ll128, simple=own.simple
-    )
+    return algorithm(_nothing, channels=own.channels, ll=own.ll, ll128=own.ll128, simple=own.simple)
 
 
 def _nothing(*_: object, tl: object) -> None:

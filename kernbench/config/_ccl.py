@@ -23,6 +23,7 @@ AUTO = "auto"
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier",
 )  # fmt: skip
+OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")
 CONTRIBUTIONS = ("rank", "cube", "pe")
 BUFFER_KINDS = ("tcm", "sram", "hbm")
 _ROOTS = ("corner", "centre")

@@ -13,7 +13,7 @@ import simpy
 from kernbench._registry import hint
 from kernbench.ccl._group import Neighbours, Subgroup
 from kernbench.ccl._schedule import row_blocks
-from kernbench.ccl.algorithm import Algorithm, CollectivePlan, algorithm, plan
+from kernbench.ccl.algorithm import Algorithm, CollectivePlan, plan
 from kernbench.ccl.algorithms import Copy, PeerMessage, exchange
 from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config, unnamed
 from kernbench.config import AUTO, CclConfig
@@ -70,11 +70,6 @@ def no_args(*, n_elem: int, world_size: int) -> tuple[()]:
     return ()
 
 
-def direct(name: str, pairs: frozenset[tuple[int, int]]) -> Algorithm:
-    """Return the algorithm by which members send each other parts of their tensors, without a tree or ring."""
-    return algorithm(exchange, no_args, name="exchange", topology=Pairs(pairs), mapper="by_shard", collective=name)
-
-
 def _tasks(routes: Sequence[CopyRoute], members: int) -> list[dict[PeId, tuple[object, ...]]]:
     """Return the arguments of `exchange` on the PEs of each member: all members use the same PEs, some of them idle."""
     places = sorted({place for route in routes for run in route.runs for place in run.holders})
@@ -105,7 +100,7 @@ def exchanged(
 ) -> tuple[CollectivePlan, dict[Place, ShardArguments]] | None:  # fmt: skip
     """Plan messages between `sips`, whose members are joined by `pairs`; None without messages and copies."""
     own = unnamed(load_ccl_config(machine=machine))
-    exchange = replace(direct(name, pairs), channels=own.channels, ll=own.ll, ll128=own.ll128, simple=own.simple)
+    plain = replace(own, name="exchange", kernel=exchange, kernel_args=no_args, topology=Pairs(pairs), collective=name)
     todo = _tasks(moves, len(sips))
     if not todo[0]:
         return None
@@ -117,7 +112,7 @@ def exchanged(
         for at, (args,) in over_channels(machine, own, nbytes, {pe: [each] for pe, each in mine.items()}, _cut).items()
     }
     places = [place[1:] for place in given if place[0] == sips[0]]
-    return plan(exchange, machine, sips, places, nbytes), given
+    return plan(plain, machine, sips, places, nbytes), given
 
 
 def _cut(args: tuple[Any, ...], n: int) -> list[tuple[Any, ...]]:

@@ -25,6 +25,7 @@ from kernbench.ccl.alpha_beta import Simulate
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config, unnamed
 from kernbench.ccl.tuner import MODEL_TOLERANCE, Tuner, with_variants
 from kernbench.config import AUTO
+from kernbench.config._ccl import OUT_OF_PLACE
 from kernbench.errors import (
     CollectiveMismatchError,
     ConfigError,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OUT_OF_PLACE = ("reduce_scatter", "all_gather", "all_to_all")
 _ALONE = "alone"  # the key of the queues of a collective that runs alone
 _TYPES = {1: "i8", 2: "f16", 4: "f32", 8: "f64"}  # itemsize: a type of this size, to simulate a choice with
 

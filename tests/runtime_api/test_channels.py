@@ -133,3 +133,14 @@ def test_a_protocol_begins_later():
     assert took(**short, **{f"{IPCQ}ll.start_ns": 700}) == pytest.approx(took(**short) + 700)
     assert took(**{f"{IPCQ}ll.up_to_bytes": 8191, f"{IPCQ}ll.start_ns": 700}) == pytest.approx(simple)
     assert took(**{f"{IPCQ}simple.start_ns": 300}) == pytest.approx(simple + 300)
+
+
+def test_why_names_the_start_of_a_protocol():
+    def program(torch, rank):
+        torch.distributed.all_reduce(torch.empty(4096, dtype=torch.float16, device="ahbm"))
+
+    with session(machine(**{f"{IPCQ}ll.up_to_bytes": 8192, f"{IPCQ}ll.start_ns": 700})) as torch:
+        on_ranks(program, RANKS, torch=torch, **RING)
+        path = torch.result.critical_path
+        named = [part for step in path for part in step.parts if part.resource == "host.protocol"]
+    assert sum(part.ps for part in named) == 700_000

@@ -235,7 +235,8 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
         raise ConfigError("these records do not hold the machine they were made on; run the bench again")
     asked = leaves(_with_wide_links(spec, overrides).to_spec())
     old = leaves(read_machine(dict(spec)).to_spec())  # with keys that are newer than the records
-    if costs := [f"{field} = {value:g}" for field, value in old.items() if field.startswith("system.host.") and value]:
+    begins = [x for x in old if x.startswith("system.host.") or x.endswith(".start_ns")]
+    if costs := [f"{field} = {old[field]:g}" for field in begins if old[field]]:
         raise ConfigError(
             f"{', '.join(costs)}: a prediction does not know when the host has prepared a launch; run the program on "
             "the changed machine"
