@@ -144,3 +144,26 @@ def test_why_names_the_start_of_a_protocol():
         path = torch.result.critical_path
         named = [part for step in path for part in step.parts if part.resource == "host.protocol"]
     assert sum(part.ps for part in named) == 700_000
+
+
+def test_an_all_to_all_keeps_all_links_in_use():
+    """If all ranks sent to rank 0 first, then to rank 1, the links would be in use half of the time."""
+    n, longer = 8, 1 << 21  # of protocol simple
+
+    def program(torch, rank):
+        took = []
+        for nbytes in (longer, longer, 2 * longer):  # the first call installs queues
+            x, y = (torch.empty(nbytes // 2, dtype=torch.float16, device="ahbm") for _ in range(2))
+            torch.distributed.barrier()
+            torch.ahbm.synchronize()
+            begun = torch.engine.now_ns
+            torch.distributed.all_to_all_single(y, x)
+            torch.ahbm.synchronize()
+            took.append(torch.engine.now_ns - begun)
+        return took
+
+    small = {"system.sips.count": n, "cube.hbm.controllers": 10, f"{IPCQ}simple.channels": 8}
+    with session(machine(**small)) as torch:
+        _, once, twice = map(max, zip(*on_ranks(program, n, torch=torch), strict=True))
+    least = longer * (n - 1) / n / 300  # GB/s of a link
+    assert least < twice - once < 1.25 * least
