@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kernbench._registry import hint
-from kernbench._units import MIB
 from kernbench.ccl._all_reduce_steps import LAG, ends_in_memory
 from kernbench.ccl._group import Grid, Place, Subgroup
 from kernbench.ccl._schedule import AHEAD, LARGEST_CHUNK, Chunking, Reduction, Step, run_schedule
@@ -30,9 +29,11 @@ from kernbench.components._command import VectorOp
 from kernbench.components.builtin.pe_units import PeMath
 from kernbench.errors import ConfigError
 from kernbench.policy._routing import router_of
+from kernbench.policy.address.allocator import AddressConfig
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:
+    from kernbench.config import MachineConfig
     from kernbench.topology._graph import Edge
     from kernbench.topology.builder import Machine
     from kernbench.triton_emu._handles import Pointer
@@ -144,9 +145,7 @@ class AlphaBeta:
             cost=None,
         )  # fmt: skip
 
-        tcm = self.machine.config.cube.pe.pe_tcm
-        room = int((tcm.size_mb - tcm.kernel_scratch_mb - tcm.tile_buffer_mb) * MIB) // 2
-        ample = max(1, min(_AMPLE, room // slot))
+        ample = max(1, min(_AMPLE, room_for_rings(self.machine.config, algorithm.buffer_kind) // 2 // slot))
 
         def took(kernel: _Kernel, nbytes: int, n_slots: int = ample) -> float:
             return self._simulate(
@@ -178,6 +177,12 @@ class AlphaBeta:
     def _links(self, src: Place, dst: Place, kind: str) -> Iterable[_Link]:
         end = {"tcm": naming.pe_dma(*dst), "sram": naming.sram(*dst[:2]), "hbm": self.machine.graph.memory(*dst)}[kind]
         return pairwise(self._router.path(naming.pe_dma(*src), end))
+
+
+def room_for_rings(config: MachineConfig, kind: str) -> int:
+    """Bytes of the memory that a PE's rings of a kind are in; all PEs of a cube share its SRAM."""
+    sizes = AddressConfig.of(config)
+    return {"tcm": sizes.heap_bytes, "sram": sizes.sram_bytes_per_cube, "hbm": sizes.slice_bytes}[kind]
 
 
 @lru_cache(maxsize=32)

@@ -7,7 +7,9 @@ table, a small file for each machine and version of the code.
 from __future__ import annotations
 
 import json
+import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
@@ -18,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from kernbench.ccl._group import Group
 from kernbench.ccl._schedule import LARGEST_CHUNK, Operator
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, plan, plan_group
-from kernbench.ccl.alpha_beta import Estimate, Simulate, alpha_beta
+from kernbench.ccl.alpha_beta import Estimate, Simulate, alpha_beta, room_for_rings
 from kernbench.config._files import damaged, read_json, write_text
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, KernbenchError, OutOfMemoryError
 from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
@@ -311,11 +313,18 @@ class Tuner:
         call_bytes: int,
         told: Callable[[int, int], None],
     ) -> Decision:
-        found, refused = self.ranked(names, nbytes, sips, places, itemsize, op, call_bytes)
-        for i, candidate in enumerate(found[: self.refine]):
-            told(i, min(self.refine, len(found)))
-            planned = self._planned(candidate, sips, places, call_bytes)
-            found[i] = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
+        found = list[Candidate]()
+        ranked, refused = self.ranked(names, nbytes, sips, places, itemsize, op, call_bytes)
+        for candidate in ranked:
+            if (done := len(found)) < self.refine:
+                told(done, min(self.refine, len(ranked)))
+                planned = self._planned(candidate, sips, places, call_bytes)
+                try:
+                    candidate = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
+                except OutOfMemoryError as error:
+                    refused[candidate.algorithm] = _reason(error)
+                    continue
+            found.append(candidate)
         for candidate in [c for c in found if c.ns == float("inf")]:
             refused[candidate.algorithm] = "its stages are unknown; increase refine, so that it is simulated"
             found.remove(candidate)
@@ -350,8 +359,8 @@ class Tuner:
                 if op != "sum":
                     planned.algorithm.arguments(planned.subgroups[0], nbytes // itemsize, {"op": op})
                 found.append(self._estimated(planned, nbytes, itemsize))
-            except ConfigError as error:
-                refused[name] = str(error).removeprefix(f"algorithm {name!r}: ")
+            except (ConfigError, OutOfMemoryError) as error:
+                refused[name] = _reason(error)
         return sorted(found, key=lambda c: (c.ns, c.algorithm)), refused
 
     def _estimated(self, planned: CollectivePlan, nbytes: int, itemsize: int) -> Candidate:
@@ -361,12 +370,29 @@ class Tuner:
         estimate = Estimate(planned, self.model, itemsize)
         if not estimate.known:
             return Candidate(name, planned.algorithm.n_slots or self.slots[0])
+        most = self._most_slots(planned)
         tried = [
             Candidate(name, slots, estimate.ns(nbytes, slots), estimate.ns(itemsize, slots))
             for slots in (self.slots if stated is None else (stated,))
+            if slots <= most
         ]
+        if not tried:
+            raise ConfigError(
+                f"algorithm {name!r}: its rings have room for {most} slots of {planned.algorithm.slot_size} B each in "
+                f"{planned.algorithm.buffer_kind}; give it fewer or smaller slots, or another buffer_kind"
+            )
         least = min(c.ns for c in tried)
         return next(c for c in tried if c.ns <= (1 + _WORTH) * least)
+
+    def _most_slots(self, planned: CollectivePlan) -> int:
+        """Slots of each ring for which a memory without other data has room."""
+        a = planned.algorithm
+        shared = 2 if a.buffer_kind == "sram" else 3  # parts of a place that have one memory
+        rings = Counter[tuple[int, ...]]()
+        for place, role in planned.programs.items():
+            rings[place[:shared]] += len(role.neighbours)
+        nbytes = max(rings.values(), default=0) * (a.slot_size or 0)
+        return room_for_rings(self.machine.config, a.buffer_kind) // max(1, nbytes)
 
     def _write(self) -> None:
         if self.path is None:
@@ -378,6 +404,11 @@ class Tuner:
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, json.dumps(content, indent=1) + "\n")
+
+
+def _reason(error: KernbenchError) -> str:
+    """Return the message without the name of the algorithm, which its reader knows."""
+    return re.sub(r"^algorithm '[^']*': ", "", str(error))
 
 
 def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:

@@ -118,6 +118,7 @@ class Collectives:
         """Return a function per device that starts a collective and returns the event of the device's completion."""
         if plan.algorithm.scratch is not None:
             shards = self._shared(plan, key, shards)
+        _check_terms(plan, shards)
         args = {place: arguments(plan, place, shards[place], options) for place in plan.programs}
         plan.algorithm.check_kernel(args.values())
         queues, start_ps = self.queues.install(plan, key), ns_to_ps(plan.algorithm.sends_by.start_ns)
@@ -180,6 +181,21 @@ class Collectives:
                 self._engine.pe(*place).mmu.map(found, nbytes, found, f"scratch of {key}")
             self._scratches[key, holder, places, nbytes] = found
         return found or 0
+
+
+def _check_terms(plan: CollectivePlan, shards: Mapping[Place, ShardArguments]) -> None:
+    """Refuse a sum of shards of different sizes."""
+    a = plan.algorithm
+    if a.collective != "all_reduce" or a.contribution == "rank":
+        return
+    for subgroup in plan.subgroups:
+        sizes = [shards[place].n_elem for place in subgroup.places]
+        if min(sizes) < max(sizes):
+            raise ConfigError(
+                f"algorithm {a.name!r}: it adds the shards of each {a.contribution}, and they have {min(sizes)} to "
+                f"{max(sizes)} elements; give the tensor a shape that its DPPolicy splits evenly, or choose an "
+                "algorithm with contribution rank"
+            )
 
 
 def arguments(

@@ -15,7 +15,7 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.ccl.stages import Ring
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
-from kernbench.errors import ConfigError
+from kernbench.errors import ConfigError, OutOfMemoryError
 from kernbench.runtime_api.collective import simulator, tuner_of
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -83,6 +83,31 @@ def test_what_the_machine_does_not_admit_is_refused_with_its_reason(machine):
     assert "world_size = 4, but 8 take part" in decision.refused["mesh_allreduce_4"]
     assert decision.algorithm not in decision.refused
     assert "mesh_allreduce_4: does not run here" in str(decision)
+
+
+def test_slots_have_room_in_the_memory_of_the_rings():
+    """A participant has two rings, and its cube's SRAM room for 2 x 3 slots; TCM has room for more."""
+    sizes = {"cube.pe.pe_ipcq.slot_bytes": 64 * KIB, "cube.sram.size_mib": 6 / 16}
+    machine = kb.load("preset:default", {"system.sips.count": 8, **sizes})
+    of_two = by_model(machine, entries("ring_allreduce_sram", "ring_allreduce_tcm")).choose("all_reduce", MIB)
+    slots = {c.algorithm: c.n_slots for c in of_two.candidates}
+    assert slots["ring_allreduce_sram"] == 2 < slots["ring_allreduce_tcm"]
+    ring, tree = entries("ring_allreduce_sram", "tree_allreduce")
+    stated = by_model(machine, [replace(ring, n_slots=4), tree]).choose("all_reduce", MIB)
+    assert stated.algorithm == "tree_allreduce"
+    assert "have room for 3 slots of 65536 B each in sram" in stated.refused["ring_allreduce_sram"]
+
+
+def test_an_algorithm_that_runs_out_of_memory_is_refused_and_the_next_one_is_simulated(machine):
+    def simulate(plan, *_):
+        if plan.algorithm.name != "tree_allreduce":
+            raise OutOfMemoryError(f"algorithm {plan.algorithm.name!r}: no room")
+        return 9.0
+
+    known = entries("ring_allreduce_tcm", "halving_doubling_allreduce", "tree_allreduce")
+    decision = Tuner(machine, known, simulate=measured_on(machine, simulate), refine=1).choose("all_reduce", 16 * MIB)
+    assert (decision.algorithm, decision.best.simulated_ns) == ("tree_allreduce", 9.0)
+    assert decision.refused == dict.fromkeys(("ring_allreduce_tcm", "halving_doubling_allreduce"), "no room")
 
 
 def test_an_algorithm_whose_stages_fail_is_refused_with_its_error(machine):

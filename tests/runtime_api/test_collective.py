@@ -87,6 +87,16 @@ def test_a_pe_s_shard_is_a_contribution():
             np.testing.assert_array_equal(tensor.numpy(), np.tile(sum(a.sum(0) for a in arrays), (CUBES * PES, 1)))
 
 
+@pytest.mark.parametrize(("name", "dp", "rows"), [
+    ("hierarchical_allreduce", OVER_ALL, 2 * CUBES * PES - 1), ("intercube_allreduce", OVER_CUBES, 2 * CUBES - 1),
+])  # fmt: skip
+def test_shards_of_different_sizes_are_no_terms_of_a_sum(name, dp, rows):
+    with session(small()) as torch:
+        _, tensors = of_each_device(torch, (rows, 5), dp)
+        with pytest.raises(ConfigError, match="have 5 to 10 elements; give the tensor a shape that its DPPolicy"):
+            torch.collective(tensors, name, config=CCL)
+
+
 def test_shards_are_summed_each_with_its_likes():
     with session(small(), data=True) as torch:
         arrays, tensors = of_each_device(torch, (19, 6), DPPolicy(cube="row_wise", pe="column_wise"))

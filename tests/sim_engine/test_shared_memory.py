@@ -104,6 +104,21 @@ def test_values_are_those_of_numpy(controllers, nbytes):
         assert (ones[1].numpy() == 3).all()
 
 
+def test_a_message_with_several_blocks_of_a_controller_has_their_values_in_order():
+    """A slot of 4 KiB takes 16 blocks of three controllers, from memory and into it."""
+
+    def swap(x, n_elem, world_size, *, tl):
+        tl.send("E", x, shape=(3000,))
+        tl.recv("W", shape=(3000,), dst=x + 3000)
+
+    values = np.arange(3000, dtype=np.float32)
+    with kb.session(die(cube__hbm__controllers=3, cube__hbm__interleave_bytes=256), data=True) as torch:
+        own = [torch.tensor(np.tile(values * (sip + 1), 2), device=f"ahbm:{sip}") for sip in range(2)]
+        torch.collective(own, swap)
+        np.testing.assert_array_equal(own[0].numpy(), [*values, *(2 * values)])
+        np.testing.assert_array_equal(own[1].numpy(), [*(2 * values), *values])
+
+
 LLC = naming.memory(0, 0, "llc", 0, apart=True)
 
 

@@ -25,6 +25,8 @@ cdef class DmaRequest:
     cdef public str node_id
     cdef public int64_t offset, nbytes
     cdef public list pieces, at, lines
+    cpdef take(self, command)
+    cpdef put(self, data, command)
 
 @cython.locals(lo=int64_t, hi=int64_t, at=int64_t, to_pa=int64_t, to_offset=int64_t, va=int64_t,
                nbytes=int64_t, payload=int64_t, bits=int)

@@ -202,6 +202,18 @@ class DmaRequest:
         self.node_id, self.offset, self.nbytes, self.pieces, self.at = node_id, offset, nbytes, pieces, at
         self.lines: list[int] | None = None
 
+    def take(self, command: np.ndarray) -> np.ndarray:
+        """Return the bytes of this request from those of its command."""
+        parts = [command[at : at + n] for at, (_, n) in zip(self.at, self.pieces, strict=True)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def put(self, data: np.ndarray, command: np.ndarray) -> None:
+        """Put the bytes of this request at their places among those of its command."""
+        taken = 0
+        for at, (_, n) in zip(self.at, self.pieces, strict=True):
+            command[at : at + n] = data[taken : taken + n]
+            taken += n
+
 
 def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[DmaRequest]:
     """Build the requests of a pointer tile's `runs`: one per memory, each line once."""
@@ -281,19 +293,13 @@ class AccessJob(Job):
             return
         if self.buffer is None:
             self.buffer = np.zeros(sum([n for r in self.requests for _, n in r.pieces]), np.uint8)
-        taken = 0
-        for at, (_, n) in zip(request.at, request.pieces, strict=True):
-            self.buffer[at : at + n] = data[taken : taken + n]
-            taken += n
+        request.put(data, self.buffer)
 
     def bytes_of(self, request: DmaRequest) -> np.ndarray:
         if self.buffer is None:
             command = self.command
             self.buffer = command.compute(command.inputs[0].array)
-        if len(self.requests) == 1:
-            return self.buffer
-        parts = [self.buffer[at : at + n] for at, (_, n) in zip(request.at, request.pieces, strict=True)]
-        return np.concatenate(parts)
+        return self.buffer if len(self.requests) == 1 else request.take(self.buffer)
 
 
 class DmaAccess(Source):

@@ -232,8 +232,7 @@ class PeIpcq(Callee):
         def read(txn: Transaction) -> None:
             nonlocal left
             if message.data is not None and txn.data is not None:
-                at = first + txn.arg.at[0]
-                message.data[at : at + txn.nbytes] = txn.data
+                txn.arg.put(txn.data, message.data[first:])
             by = NONE
             if self.log.operation:
                 by = self.log.transfer(asked, self.core.now, txn, message.id, slot.index, FETCH)
@@ -473,8 +472,7 @@ class PeIpcq(Callee):
         for request in wanted:
             txn = Transaction(request.nbytes, request.offset, written, None, None, request.pieces)
             if data is not None:
-                at = first + request.at[0]
-                txn.data = data[at : at + request.nbytes]
+                txn.data = request.take(data[first:])
             if self.log.operation:
                 txn.number = self.log.sent(cause)
             self.pe.dma.port(request.node_id).write(txn, QUEUE)
