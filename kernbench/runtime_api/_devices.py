@@ -51,10 +51,6 @@ class StartOfWork:
     fetch_ps: int
 
 
-# The targets of a launch, as (cube, PE), its kernel, arguments and name.
-_Call = tuple[Sequence[tuple[int, int]], Callable[..., object], tuple[object, ...], str]
-
-
 class Later:
     """An operation of a stream that has begun before the event that completes it exists."""
 
@@ -62,11 +58,11 @@ class Later:
         self.done = simpy.Event(engine.env)
         races = engine.races(sip)
         self._task = None if races is None else races.task
-        self._engine, self._operation = engine, engine.operation
+        self._engine, self._sent_as = engine, (engine.operation, engine.graph_step)
 
     def run(self, start: Start) -> None:
         started = _sending(
-            self._engine, self._operation, start if self._task is None else partial(self._task.run, start)
+            self._engine, *self._sent_as, start if self._task is None else partial(self._task.run, start)
         )
         assert started.callbacks is not None, "what has just been started is not complete"
         started.callbacks.append(self._complete)
@@ -75,13 +71,14 @@ class Later:
         self.done.succeed(event.value)
 
 
-def _sending(engine: GraphEngine, operation: int, start: Start) -> simpy.Event:
-    """Call `start`; the launches that it sends are those of an operation."""
-    before, engine.operation = engine.operation, operation
+def _sending(engine: GraphEngine, operation: int, step: GraphStep | None, start: Start) -> simpy.Event:
+    """Call `start`; the launches that it sends are those of an operation, in a place of a graph."""
+    before = engine.operation, engine.graph_step
+    engine.operation, engine.graph_step = operation, step
     try:
         return start()
     finally:
-        engine.operation = before
+        engine.operation, engine.graph_step = before
 
 
 class Mark(NamedTuple):
@@ -122,8 +119,9 @@ class Stream:
         return number
 
     def submit(
-        self, start: Start, keep: object = None, after: StartOfWork | None = None, operation: int = -1
-    ) -> simpy.Event:
+        self, start: Start, keep: object = None, after: StartOfWork | None = None, operation: int = -1,
+        step: GraphStep | None = None,
+    ) -> simpy.Event:  # fmt: skip
         """Call `start` when all earlier operations are complete; return its completion event.
 
         The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
@@ -149,7 +147,7 @@ class Stream:
         def started(_: object = None) -> None:
             if task is not None:
                 task.begin()
-            event = _sending(self._engine, operation, start if task is None else partial(task.run, start))
+            event = _sending(self._engine, operation, step, start if task is None else partial(task.run, start))
             assert event.callbacks is not None, "what has just been started is not complete"
             event.callbacks.append(finished)
 
@@ -268,39 +266,30 @@ class Event:
         return f"<Event, {state}>"
 
 
-def _begin(engine: GraphEngine, sip: int, call: _Call, step: GraphStep | None = None) -> simpy.Event:
-    return engine.launch(sip, *call, step=step).done
-
-
 class LaunchGraph:
-    """Launches on one device that the host sends in one message; `torch.ahbm.graph()` captures them.
+    """Launches and collectives on one device that the host sends in one message; `torch.ahbm.graph()` captures them.
 
-    The device's IO CPU starts each launch when it learns of the end of the previous one, without the host.
+    The device's IO CPU starts each one when it learns of the end of the previous one, without the host.
     """
 
     def __init__(self, host: HostProgram, sip: int) -> None:
         self._host, self._sip = host, sip
-        self._steps: list[_Call] = []
-        self._handles: list[Sequence[TensorHandle]] = []
+        self._queue: list[Callable[[StartOfWork | None, GraphStep], object]] = []
+        self._nbytes = 0
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self._queue)
 
-    def add(
-        self, targets: Sequence[tuple[int, int]], kernel: Callable[..., object], args: tuple[object, ...], name: str,
-        handles: Sequence[TensorHandle],
-    ) -> None:  # fmt: skip
-        self._steps.append((targets, kernel, args, name))
-        self._handles.append(tuple(handles))
+    def add(self, queue: Callable[[StartOfWork | None, GraphStep], object], arguments: int) -> None:
+        """Capture a launch or collective: `queue` queues it on the device, after the start of work, in its place."""
+        self._queue.append(queue)
+        self._nbytes += LAUNCH_BYTES + ARGUMENT_BYTES * arguments
 
     def replay(self) -> None:
-        """Queue all launches, in capture order."""
-        host, engine, sip = self._host, self._host.engine, self._sip
-        host.forget_moved(sip)
-        nbytes = sum(LAUNCH_BYTES + ARGUMENT_BYTES * len(args) for _, _, args, _ in self._steps)
-        for i, (call, handles) in enumerate(zip(self._steps, self._handles, strict=True)):
-            step = GraphStep(0 if i else nbytes, i == len(self._steps) - 1)
-            host.start(sip, partial(_begin, engine, sip, call, step), handles, None if i else host.start_of_work())
+        """Queue all of them, in capture order; collectives meet those of the other ranks, which replay graphs, too."""
+        self._host.forget_moved(self._sip)
+        for i, queue in enumerate(self._queue):
+            queue(None if i else self._host.start_of_work(), GraphStep(self._nbytes, True).of(i, len(self)))
 
     def __repr__(self) -> str:
         return f"<Graph of {len(self)} launches on ahbm:{self._sip}>"
@@ -473,7 +462,7 @@ class HostProgram:
     def read(self, handle: TensorHandle, pieces: list[ByteSpan]) -> np.ndarray | None:
         """Return the bytes of `pieces` once everything queued before is complete; None in a session without data."""
         self._check_alive(handle)
-        self._check_no_capture(handle.sip)
+        self.check_no_capture(handle.sip)
         if not pieces:
             return np.zeros(0, np.uint8)
         self.requests += 1
@@ -485,7 +474,7 @@ class HostProgram:
 
     def write(self, handle: TensorHandle, pieces: list[ByteSpan], data: np.ndarray | None) -> None:
         self._check_alive(handle)
-        self._check_no_capture(handle.sip)
+        self.check_no_capture(handle.sip)
         handle.moved.clear()
         if pieces:
             self.requests += 1
@@ -499,10 +488,13 @@ class HostProgram:
 
         The kernel does not write the memory in `reads`.
         """
+
+        def begin() -> simpy.Event:
+            return self.engine.launch(sip, targets, kernel, args, name).done
+
         if (graph := self._graphs.get(sip)) is not None:
-            graph.add(targets, kernel, args, name, handles)
+            graph.add(lambda after, step: self.start(sip, begin, handles, after, step=step), len(args))
             return
-        begin = partial(_begin, self.engine, sip, (targets, kernel, args, name))
         self.start(sip, begin, handles, self.start_of_work(name), reads)
 
     def start_of_work(self, name: str = "", collective: bool = False) -> StartOfWork:
@@ -515,10 +507,10 @@ class HostProgram:
 
     def start(
         self, sip: int, start: Start, handles: Sequence[TensorHandle], after: StartOfWork | None = None,
-        reads: Sequence[TensorHandle] = (), communication: Communication | None = None,
+        reads: Sequence[TensorHandle] = (), communication: Communication | None = None, step: GraphStep | None = None,
     ) -> None:  # fmt: skip
         """Queue `start` on a device; `handles` live until it is complete, and those in `reads` are not written."""
-        self._check_no_capture(sip)
+        self.check_no_capture(sip)
         for handle in handles:
             self._check_alive(handle)
             if handle not in reads:
@@ -526,7 +518,7 @@ class HostProgram:
         self.check_open()
         self.requests += 1
         stream = self.stream(sip)
-        stream.submit(start, tuple(handles), after, stream.operation(communication))
+        stream.submit(start, tuple(handles), after, stream.operation(communication), step)
 
     def forget_moved(self, sip: int) -> None:
         """Drop the copies of operands that operators keep on a device: the originals may have changed."""
@@ -538,21 +530,24 @@ class HostProgram:
         handle.moved[key] = moved
         self._moved.add(handle)
 
-    def is_capturing(self, sip: int) -> bool:
-        return sip in self._graphs
+    def capturing(self, sip: int) -> LaunchGraph | None:
+        return self._graphs.get(sip)
 
     @contextmanager
     def capture(self, sip: int) -> Iterator[LaunchGraph]:
-        self._check_no_capture(sip)
+        self.check_no_capture(sip)
         self._graphs[sip] = graph = LaunchGraph(self, sip)
         try:
             yield graph
         finally:
             del self._graphs[sip]
 
-    def _check_no_capture(self, sip: int) -> None:
+    def check_no_capture(self, sip: int) -> None:
         if sip in self._graphs:
-            raise RuntimeError(f"ahbm:{sip} is capturing a graph, which takes launches only; move it out of the block")
+            raise RuntimeError(
+                f"ahbm:{sip} is capturing a graph, which takes launches and collectives of torch.distributed only; "
+                "move it out of the block"
+            )
 
     def _submit(self, handle: TensorHandle, start: Start) -> simpy.Event:
         return self.stream(handle.sip).submit(start, keep=handle)

@@ -164,7 +164,7 @@ def _launched(
         given = _stored(out.view(rows, n), (), True)  # type: ignore[arg-type]
         assert given is not None, "out is no matrix"
         at = given
-    ns = 0.0 if host.is_capturing(a.sip) else host_ns(config)
+    ns = host_ns(config) if host.capturing(a.sip) is None else 0.0
     asked = Product(rows // count, n, k, dtype.name, left, right, at, count, added, host_ns=ns)
     choice = chosen_placement(machine, asked, placement)
     alone = is_alone(asked, choice, out is not None)
@@ -275,7 +275,7 @@ def _attend(
     factor = head_dim**-0.5 if scale is None else float(scale)
     asked = Attention(
         heads, kv_heads, q_len, kv_len, head_dim, width, factor, dtype.name, behind=behind,
-        host_ns=0.0 if host.is_capturing(q.sip) else host_ns(host.config, "attention"), **at,
+        host_ns=host_ns(host.config, "attention") if host.capturing(q.sip) is None else 0.0, **at,
     )  # fmt: skip
     machine = host.engine.machine
     for name, (shape, dp) in attention.partial_results(machine, asked).items():

@@ -23,15 +23,16 @@ from kernbench.runtime_api._device_tensor import DeviceTensor, deploy_like
 from kernbench.runtime_api._devices import Start
 from kernbench.runtime_api._layout import CopyRun, Layout, Region, along, chunks, elements, runs, stacked, whole_region
 from kernbench.runtime_api.collective import Collectives, ShardArguments, arguments, over_channels, title
-from kernbench.runtime_api.work import Call, Exchange, LaunchCall, Mailbox, Meeting, TensorPart
+from kernbench.runtime_api.work import Call, CapturedWork, Exchange, LaunchCall, Mailbox, Meeting, TensorPart
 from kernbench.topology._naming import PeId
 from kernbench.triton_emu._handles import Pointer
 
 if TYPE_CHECKING:
     from kernbench.ccl._group import Place
     from kernbench.config import MachineConfig
-    from kernbench.runtime_api._devices import HostProgram
+    from kernbench.runtime_api._devices import HostProgram, StartOfWork
     from kernbench.runtime_api.work import Work
+    from kernbench.sim_engine._host_requests import GraphStep
     from kernbench.triton_emu.tl_context import TLContext
 
 _MOST_RUNS = 4096
@@ -404,9 +405,25 @@ class ProcessGroup:
         return self._members[self.rank()].packer
 
     def call(self, call: Call) -> Work:
-        return self.meet(call)[1]
+        """Join the other members on the device; while it captures a graph, where that is replayed."""
+        rank = self.rank()
+        graph = self._host.capturing(self.devices[rank])
+        if graph is None or not call.runs:
+            return self.meet(call)[1]
+        graph.add(partial(self._replay, rank, call), len(call.tensors))
+        return CapturedWork(self._host, partial(str, call))
 
-    def meet(self, call: Call) -> tuple[Meeting, Work]:
+    def _replay(self, rank: int, call: Call, after: StartOfWork | None, place: GraphStep) -> None:
+        if self.rank() != rank or rank in self.left or not self._members:
+            raise RuntimeError(
+                f"a graph with {call} of {self.title} is replayed by another program than rank {self.ranks[rank]}, "
+                "which captured it, or after the group's end; replay it there"
+            )
+        self.meet(call, after, place)[1].block_current_stream()
+
+    def meet(
+        self, call: Call, after: StartOfWork | None = None, place: GraphStep | None = None
+    ) -> tuple[Meeting, Work]:
         rank = self.rank()
         member = self._members[rank]
         number = member.calls
@@ -417,7 +434,7 @@ class ProcessGroup:
             title = f"call {member.launches + (not call.runs)} of {self.title}"
             start = partial(self._transport.starts, self, range(self.size()), key=self.name)
             meeting = self._open[number] = Meeting(self._host, title, self.ranks, self.devices, self.name, start)
-        work = meeting.join(rank, call)
+        work = meeting.join(rank, call, after, place)
         if meeting.is_complete:
             del self._open[number]
         return meeting, work

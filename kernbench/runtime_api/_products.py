@@ -133,7 +133,7 @@ def _moved(
     host, key = source._host, (source._offset, at, tuple(policies))
     if not policies:
         return source, at
-    keep = keep and not host.is_capturing(source.sip)  # a graph may be replayed after the memory has changed
+    keep = keep and host.capturing(source.sip) is None  # a graph may be replayed after the memory has changed
     if keep and key in source._handle.moved:
         found: tuple[DeviceTensor, Stored] = source._handle.moved[key]
         return found

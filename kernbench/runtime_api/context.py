@@ -124,10 +124,11 @@ class Ahbm(_Devices):
         return self._host.stream(self._host.index(device))
 
     def graph(self) -> AbstractContextManager[devices.LaunchGraph]:
-        """Capture the launches on the current device inside the with-block; `replay()` of the graph queues them.
+        """Capture launches on the current device inside the with-block; `replay()` of the graph queues them.
 
         The host sends a graph in one message, and the device starts each launch at the end of the previous one without
-        the host: this saves the round trips between the host and the device.
+        the host: this saves the round trips between the host and the device. Collectives of `torch.distributed` are
+        captured, too, on each rank, with `async_op` or without: all ranks of the group replay their graphs.
 
         Returns
         -------
@@ -137,7 +138,7 @@ class Ahbm(_Devices):
         Raises
         ------
         RuntimeError
-            If the block copies from or to the device, or launches a collective.
+            If the block copies from or to the device, sends or receives a message, or calls `torch.collective`.
 
         Examples
         --------

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api._devices import HostProgram, Mark, Stream
     from kernbench.runtime_api._process_group import ProcessGroup, Transport
+    from kernbench.sim_engine._host_requests import GraphStep
 
 
 class ReduceOp(Enum):
@@ -100,9 +101,11 @@ class Work:
         stream = self._host.stream(self._host.index(self._mark.stream.device))
         stream.wait_event(self.event, self, self._mark)
 
-    def submit(self, stream: Stream, start: Start, after: StartOfWork | None, operation: int) -> None:
+    def submit(
+        self, stream: Stream, start: Start, after: StartOfWork | None, operation: int, step: GraphStep | None
+    ) -> None:
         """Queue the next step of this rank's part; the last one completes it."""
-        self.event = stream.submit(start, after=after, operation=operation)
+        self.event = stream.submit(start, after=after, operation=operation, step=step)
         self._mark = stream.mark()
 
     def is_completed(self) -> bool:
@@ -126,6 +129,19 @@ class Work:
     def __repr__(self) -> str:
         state = "failed" if self.error else "complete" if self.is_completed() else "under way"
         return f"<Work {self}: {state}>"
+
+
+class CapturedWork(Work):
+    """A collective of a graph that is being captured: it runs where the graph is replayed, in its order."""
+
+    def detach(self) -> Work:
+        return self
+
+    def wait(self, timeout: object = None) -> bool:
+        return True
+
+    def block_current_stream(self) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +300,8 @@ class Meeting:
     def is_over(self) -> bool:
         return self.is_complete and all(work.is_completed() for work in self._works.values())
 
-    def join(self, member: int, call: Call) -> Work:
+    def join(self, member: int, call: Call, after: StartOfWork | None = None, place: GraphStep | None = None) -> Work:
+        """Queue a member's part; in a graph, `after` the start of work at its `place`."""
         host, device = self._host, self._devices[member]
         self.calls[member] = call
         self._check(member)
@@ -297,10 +314,12 @@ class Meeting:
         host.forget_moved(device)
         stream = host.stream(device, self._stream)
         stream.wait_stream(host.stream(device))
-        after: StartOfWork | None = host.start_of_work(collective=True)
+        if place is None:
+            after = host.start_of_work(collective=True)
         operation = stream.operation(call.communication(tuple(self._devices)))
-        for step in call.steps(partial(self._begin, member)):
-            work.submit(stream, step, after, operation)
+        steps = call.steps(partial(self._begin, member))
+        for i, step in enumerate(steps):
+            work.submit(stream, step, after, operation, place and place.of(i, len(steps)))
             after = None
         assert work.event.callbacks is not None, "what has just been queued is not complete"
         work.event.callbacks.append(self._release)
@@ -432,7 +451,7 @@ class Mailbox:
         self._used: dict[tuple[int, int], list[tuple[str, Meeting]]] = {}
 
     def send(self, call: Exchange, target: int, tag: int) -> Work:
-        me = self._group.rank()
+        me = self._rank()
         other = self._take(lambda p: not p.is_send and p.source in (me, None) and (p.target, p.tag) == (target, tag))
         meeting = (other and other.meeting) or self._meeting(me, target, tag)
         if other is None:
@@ -445,7 +464,7 @@ class Mailbox:
         return meeting.join(0, call)
 
     def receive(self, call: Exchange, source: int | None, tag: int) -> Work:
-        me = self._group.rank()
+        me = self._rank()
         other = self._take(lambda p: p.is_send and source in (p.source, None) and (p.target, p.tag) == (me, tag))
         if other is None:
             meeting = None if source is None else self._meeting(source, me, tag)
@@ -468,6 +487,11 @@ class Mailbox:
             if post.meeting is not None:
                 post.meeting.cancel()
         self._open.clear()
+
+    def _rank(self) -> int:
+        me = self._group.rank()
+        self._host.check_no_capture(self._group.devices[me])
+        return me
 
     def _take(self, fits: Callable[[_Post], bool]) -> _Post | None:
         found = next(filter(fits, self._open), None)

@@ -199,6 +199,10 @@ class GraphStep:
     nbytes: int
     is_last: bool
 
+    def of(self, i: int, n: int) -> GraphStep:
+        """Return the place of launch `i` of `n` that take this place one after another."""
+        return GraphStep(0 if i else self.nbytes, self.is_last and i == n - 1)
+
 
 class LaunchRow(NamedTuple):
     """The record of a launch: times in ps, -1 if not reached; `queues` is empty for none.
@@ -278,7 +282,7 @@ class LaunchBroadcast(Broadcast):
     """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU sets.
 
     `args` are those of all programs, or of each by (cube, PE). With `queues`, the key of an installation, programs
-    are participants `ranks` of `world`. `step` is the launch's place in a graph.
+    are participants `ranks` of `world`.
     """
 
     def __init__(
@@ -292,10 +296,9 @@ class LaunchBroadcast(Broadcast):
         queues: str | None = None,
         ranks: Mapping[PeId, int] | None = None,
         world: int = 1,
-        step: GraphStep | None = None,
     ) -> None:
         super().__init__(engine, sip, targets, name)
-        self._step = step
+        self._step = engine.graph_step
         self.kernel, self.args, self.name = kernel, args, name
         self.queues, self.ranks, self.world = queues, ranks or {}, world
         self.grid = (max(len(pes) for pes in self.cubes.values()), len(self.cubes))

@@ -123,6 +123,7 @@ class GraphEngine:
         self.launches = LaunchTable()
         self.operations = OperationTable()
         self.operation = -1  # the one whose launches are being sent
+        self.graph_step: GraphStep | None = None  # their place in a graph
         self.parts: dict[str, Any] = {}
         self.plans: dict[Any, Any] = {}  # of tiled commands, by shapes and types
         self.sums: dict[Any, Any] = {}  # at switches, by installation, direction and PEs
@@ -263,15 +264,14 @@ class GraphEngine:
         queues: str | None = None,
         ranks: Mapping[PeId, int] | None = None,
         world: int = 1,
-        step: GraphStep | None = None,
     ) -> LaunchBroadcast:
         """Send a kernel to PEs (cube, pe) of a SIP; its `done` succeeds with the last completion at the host.
 
         `args` are those of all programs, or of each by (cube, pe). With `queues`, the key of an installation, they are
-        participants `ranks` of `world`, over all SIPs. `step` is the place in a graph.
+        participants `ranks` of `world`, over all SIPs.
         """
         self._usable()
-        launch = LaunchBroadcast(self, sip, targets, kernel, args, name, queues, ranks, world, step)
+        launch = LaunchBroadcast(self, sip, targets, kernel, args, name, queues, ranks, world)
         launch.done.callbacks.append(lambda _: self._launched(launch))
         self.programs_started += len(targets)
         launch.send()

@@ -86,7 +86,10 @@ class _Workload:
 
 
 def _collective(name: str, machine: Machine, **parameters: Any) -> float:
-    """Time of a collective as nccl-tests measures it [ns]: the mean of calls that the host issues at once."""
+    """Time of a collective as nccl-tests measures it [ns]: the mean of calls that the host issues at once.
+
+    With `calls` graph, of those of one graph; with difference, how much longer it takes without the graph.
+    """
     took: dict[int, float] = {}
     run_program(machine, partial(_ranks, name=name, took=took, **parameters), log="off", data=False)
     return max(took.values())
@@ -99,6 +102,7 @@ def _ranks(torch: RuntimeContext, **call: Any) -> None:
 def _rank(
     rank: int, torch: RuntimeContext, *, name: str, took: dict[int, float], bytes: int, ranks: int,
     dtype: str = "f32", algorithm: str = "", cubes: int = 0, pes: int = 1, devices_per_thread: int = 1,
+    calls: str = "eager", call_us: float = 0,
 ) -> None:  # fmt: skip
     dist, kind = torch.distributed, as_dtype(dtype)
     dist.init_process_group("ahbm", pg_options={name: algorithm} if algorithm else None)
@@ -109,25 +113,38 @@ def _rank(
         sizes = (elements * ranks, elements, elements * ranks)
         return [torch.empty(n, dtype=kind, device="ahbm", dp=dp) for n in sizes]
 
-    def calls(n: int, given: Sequence[Tensor]) -> float:
+    def timed(n: int, given: Sequence[Tensor], graph: bool) -> float:
+        def issue() -> None:
+            for _ in range(n):
+                _CALLS[name](dist, *given)
+
+        if graph:
+            with torch.ahbm.graph() as captured:
+                issue()
         dist.barrier()
         torch.ahbm.synchronize()
         start = torch.engine.now_ns
-        for _ in range(n):
-            _CALLS[name](dist, *given)
+        captured.replay() if graph else issue()
         torch.ahbm.synchronize()
         return float(torch.engine.now_ns - start)
 
     elements = max(1, bytes // kind.itemsize // ranks)
-    some = tensors(elements if bytes <= MOST_BYTES else cubes * pes)
-    _, one, three = calls(1, some), calls(1, some), calls(3, some)  # the first call installs queues
-    each = (three - one) / 2
-    if bytes > MOST_BYTES:  # of one call; the host prepares as much meanwhile as with short ones
-        hidden, one = one - each, calls(1, tensors(elements))
-        each = one - hidden
-    took[rank] = (one + (_ITERATIONS - 1) * each) / _ITERATIONS
+    long = bytes > MOST_BYTES and not call_us
+    some = tensors(cubes * pes if long else elements)
+
+    def mean(graph: bool) -> float:
+        one, three = timed(1, some, graph), timed(3, some, graph)
+        each = (three - one) / 2
+        if long:  # of one call; the host prepares as much meanwhile as with short ones
+            hidden, one = one - each, timed(1, tensors(elements), graph)
+            each = one - hidden
+        return (one + (_ITERATIONS - 1) * each) / _ITERATIONS
+
+    timed(1, some, graph=False)  # the first call installs queues
+    took[rank] = mean(graph=False) - mean(graph=True) if calls == _DIFFERENCE else mean(calls == _GRAPH)
 
 
+_EAGER, _GRAPH, _DIFFERENCE = "eager", "graph", "difference"
 _ITERATIONS = 20  # of nccl-tests, by default: the host prepares a call while the devices are busy with those before
 # nccl-tests counts the bytes of the larger side.
 _CALLS: dict[str, Callable[[Any, Tensor, Tensor, Tensor], object]] = {
@@ -183,8 +200,10 @@ _DETAIL = Mechanism(
 )  # fmt: skip
 _COLLECTIVES = {
     name: _Workload(
-        ("ns",), ("bytes", "ranks"), ("dtype", "algorithm", "cubes", "pes", "devices_per_thread"),
-        partial(_collective, name), mechanisms=(_START, _LINKS, _DETAIL), refuse=_refuse_collective,
+        ("ns",), ("bytes", "ranks"),
+        ("dtype", "algorithm", "cubes", "pes", "devices_per_thread", "calls", "call_us"), partial(_collective, name),
+        machine=lambda given: {"system.host.collective_ns": 1e3 * given["call_us"]} if "call_us" in given else {},
+        mechanisms=(_START, _LINKS, _DETAIL), refuse=_refuse_collective,
         host_s=lambda config, **given: (
             (1 + 10 * given["bytes"] / MIB) * (5 if config.cube.noc.router.flow == "credits" else 1)
         ),
@@ -579,7 +598,7 @@ _CHOICES = {
     "pattern": ("sequential", "strided", "random"), "metric": ("throughput", "latency"), "timing": dram_names(),
     "dataflow": ("output_stationary", "weight_stationary", "input_stationary"), "refresh": ("on", "off", "bank"),
     "topology": ("mesh", "torus"), "traffic": PATTERNS, "packets": ("all", "others"),
-    "staging": STAGINGS, "l2": ("warm", "cold"),
+    "staging": STAGINGS, "l2": ("warm", "cold"), "calls": (_EAGER, _GRAPH, _DIFFERENCE),
     "mapping": tuple("".join(("Ro", *parts)) for parts in permutations(("Ba", "Bg", "Co"))),
 }  # fmt: skip
 _SIZES = (
@@ -589,6 +608,7 @@ _SIZES = (
 _RANGES = {
     "channel_bw_gbs": (0.1, 1e4),
     "load": (1e-4, 1.0),
+    "call_us": (0.0, 1e6),
     "reads": (0.0, 1.0),
     "stride": (0, 2**40),
     "seed": (0, 2**62),

@@ -270,6 +270,17 @@ def test_the_host_prepares_a_collective_while_the_devices_are_busy_with_those_be
     assert alone / 30 < behind < alone / 10
 
 
+def test_calls_in_a_graph_do_not_wait_for_the_host(tmp_path):
+    at, given = tmp_path / "mine.csv", "bytes=4096; ranks=2; call_us=30; system.sips.count=2"
+    rows = [f'all_reduce,"{given}; calls={calls}",1,us,mine' for calls in ("eager", "graph", "difference")]
+    at.write_text("\n".join(["workload,parameters,value,unit,source", *rows]))
+    eager, graph, difference = kb.fidelity(at, "preset:small").table["ours"]
+    alone = WORKLOADS["all_reduce"].run(kb.load("preset:small", ["system.sips.count=2"]), bytes=4096, ranks=2)
+    assert 30_000 < eager < 30_000 + alone
+    assert 0 < graph < alone
+    assert difference == pytest.approx(eager - graph, abs=1e-3)
+
+
 @pytest.mark.slow
 def test_credits_explain_the_latency_of_a_network_of_routers(tmp_path):
     # BookSim2 28f4329, milestones/fidelity/data/booksim2/mesh.cfg injection_rate=0.2 sample_period=3000
