@@ -252,13 +252,13 @@ class Hbm(Model):
     bw_gbs: Gbs = rate(
         "HBM controller bandwidth", "Between the controller of a slice and its router, each way", "link of an HBM slice"
     )
-    timing: Literal["simple", "hbm2e", "hbm2_1600", "hbm2_2000", "hbm2_2400", "hbm3", "hbm3_6400", "gddr6_14000"] = (
-        described(
-            "HBM timing",
-            "One rate for each channel, or the commands, banks and rows of a DRAM standard or of its speed bin",
-            default="simple",
-        )
-    )
+    timing: Literal[
+        "simple", "hbm2e", "hbm2_1600", "hbm2_2000", "hbm2_2400", "hbm3", "hbm3_6400", "hbm3e_9200", "gddr6_14000"
+    ] = described(
+        "HBM timing",
+        "One rate for each channel, or the commands, banks and rows of a DRAM standard or of its speed bin",
+        default="simple",
+    )  # fmt: skip
     mapping: Literal["RoBaBgCo", "RoBaCoBg", "RoBgBaCo", "RoBgCoBa", "RoCoBaBg", "RoCoBgBa"] = described(
         "HBM address mapping",
         "Row, bank, bank group and column in an address of a channel, from the most significant; not for simple timing",

@@ -69,7 +69,7 @@ class RouteTable:
 
     @cached_property
     def outstanding_reads(self) -> int:
-        """Reads under way at a DMA; if `auto`, as many as cover the longest latency of a PE's memory (M4.16)."""
+        """Reads under way at a DMA; if `auto`, as many as cover the latency of a PE's memory (M4.16)."""
         graph, config = self._graph, self._graph.config
         cube, dma = config.cube, config.cube.pe.pe_dma
         if dma.outstanding_reads:
@@ -91,7 +91,10 @@ class RouteTable:
                 there_ps = self._alone_ps(path, config.system.command_bytes)
                 way_ps = max(way_ps, there_ps + self._alone_ps(reverse(path), flit))
         alone_ns = (way_ps + memory_ps) / 1000 + (nbytes - flit) / gbs
-        return math.ceil(round(alone_ns * gbs / nbytes, 6))
+        waits = (
+            2 if apart or hbm.timing != "simple" else 1
+        )  # for rows, banks and other PEs about as long again (chosen)
+        return math.ceil(round(waits * alone_ns * gbs / nbytes, 6))
 
     def _alone_ps(self, path: tuple[str, ...], nbytes: int) -> int:
         edges = [self._graph.edge(*link) for link in pairwise(path)]

@@ -6,10 +6,12 @@ A read of 256 B from its own slice takes 12 ns, of 4 KiB 27; of PE 7's slice 42.
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
 from kernbench._dtypes import int8
+from kernbench.config._dram import dram
 from kernbench.policy._routing import router_of
 from tests.components.one_pe import engine_of, gemm, launch, machine_of, pointer, rows, run
 
@@ -45,6 +47,17 @@ def test_auto_reads_keep_the_link_busy_and_one_less_do_not(access_ns, reads):
     least = 2 + 27 + access_ns + 29 * 16
     assert end("auto") == end(reads) == least
     assert end(reads - 1) > least + 5
+
+
+def test_auto_reads_cover_twice_the_latency_where_they_wait_for_rows_and_banks():
+    given = {
+        "cube.hbm.timing": "hbm3", "cube.hbm.access_ns": 0.0, "cube.hbm.turnaround_ns": 0.0, "cube.hbm.efficiency": 1.0,
+        "cube.pe.pe_dma.outstanding_reads": "auto",
+    }  # fmt: skip
+    machine = machine_of(given)
+    times = dram("hbm3").times_ps(machine.config.cube.hbm.channel_bw_gbs)
+    alone_ns = 27 + (times["tRCDRD"] + times["CL"]) / 1000
+    assert router_of(machine.graph).outstanding_reads == math.ceil(2 * alone_ns / 16)
 
 
 @pytest.mark.parametrize("command_ns", [0, 1, 3.5])

@@ -42,6 +42,7 @@ def test_a_speed_bin_has_the_clocks_of_its_rate_and_the_rest_of_its_standard():
     assert (fast["tBL"], fast["CL"], fast["tRRD_S"]) == (1667, 17 * 834, 5 * 834)
     assert dram("hbm2_2000").times_ps(16) == dram("hbm2e").times_ps(16)
     assert dram("hbm3_6400").times_ps(25.6) == dram("hbm3").times_ps(25.6)
+    assert dram("hbm3e_9200").times_ps(36.8) == dram("hbm3").times_ps(36.8)
 
 
 def test_a_graphics_memory_has_other_sizes():
