@@ -613,11 +613,12 @@ def _tcm(config: MachineConfig) -> Iterator[Fault]:
             f"{at}scratch_result_kib",
             f"{at}kernel_scratch_mb",
         )
-    buffers = tcm.buffers_per_operand * _WIDEST_ITEM * max(tile.k * (tile.m + tile.n) for tile in tiles)
+    buffers = tcm.buffers_per_operand * _WIDEST_ITEM * max(tile.k * (tile.m + tile.n) + tile.n for tile in tiles)
     if buffers > tcm.tile_buffer_mb * MIB:
+        least = math.ceil(buffers / MIB * 1e4) / 1e4
         yield _fault(
-            f"{at}tile_buffer_mb = {tcm.tile_buffer_mb:g} must be >= {buffers / MIB:g} [MiB]: "
-            f"{tcm.buffers_per_operand} buffers of each operand's tile at {_WIDEST_ITEM} B per element",
+            f"{at}tile_buffer_mb = {tcm.tile_buffer_mb:g} must be >= {least:g} [MiB]: {tcm.buffers_per_operand} buffers "
+            f"of each operand's tile, and of a bias, at {_WIDEST_ITEM} B per element",
             f"{at}tile_buffer_mb",
             f"{at}buffers_per_operand",
             "cube.pe.pe_gemm.tile",

@@ -241,9 +241,9 @@ BOUNDS = {
         f"{TCM}.scratch_result_kib = 1025 must be <= 1024 [KiB], the whole kernel scratch",
     ),
     "tile buffers": (
-        {f"{TCM}.buffers_per_operand": 256},
-        {f"{TCM}.buffers_per_operand": 257},
-        f"{TCM}.tile_buffer_mb = 4 must be >= 4.01562 [MiB]: 257 buffers of each operand's tile at 4 B",
+        {f"{TCM}.buffers_per_operand": 254},
+        {f"{TCM}.buffers_per_operand": 255},
+        f"{TCM}.tile_buffer_mb = 4 must be >= 4.0156 [MiB]: 255 buffers of each operand's tile, and of a bias, at 4 B",
     ),
 }  # fmt: skip
 

@@ -305,6 +305,15 @@ def test_functional(torch):
     close(functional.scaled_dot_product_attention(*(placed(torch, t) for t in (q, k, v))), expected)
 
 
+def test_the_least_tile_buffers_hold_a_product_in_f32_and_its_bias():
+    least = 4 * (64 * (32 + 32) + 32) * 4  # B: four buffers of tiles of both operands and of a bias
+    machine = kb.load("preset:small", {"cube.pe.pe_tcm.tile_buffer_mb": least / (1 << 20)})
+    x, w, b = normal(40, 70), normal(50, 70), normal(50)
+    with session(machine, data=True) as torch:
+        y = torch.nn.functional.linear(*(torch.tensor(v, device="ahbm") for v in (x, w, b)))
+        close(y, x @ w.T + b)
+
+
 def test_operators_are_launches_that_take_time():
     def run(data):
         with session(small(), data=data) as torch:
