@@ -617,8 +617,8 @@ def _tcm(config: MachineConfig) -> Iterator[Fault]:
     if buffers > tcm.tile_buffer_mb * MIB:
         least = math.ceil(buffers / MIB * 1e4) / 1e4
         yield _fault(
-            f"{at}tile_buffer_mb = {tcm.tile_buffer_mb:g} must be >= {least:g} [MiB]: {tcm.buffers_per_operand} buffers "
-            f"of each operand's tile, and of a bias, at {_WIDEST_ITEM} B per element",
+            f"{at}tile_buffer_mb = {tcm.tile_buffer_mb:g} must be >= {least:g} [MiB]: {tcm.buffers_per_operand} "
+            f"buffers of each operand's tile, and of a bias, at {_WIDEST_ITEM} B per element",
             f"{at}tile_buffer_mb",
             f"{at}buffers_per_operand",
             "cube.pe.pe_gemm.tile",
