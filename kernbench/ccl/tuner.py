@@ -22,7 +22,7 @@ from kernbench.ccl._schedule import LARGEST_CHUNK, Operator
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, plan, plan_group
 from kernbench.ccl.alpha_beta import Estimate, Simulate, alpha_beta, room_for_rings
 from kernbench.config._files import damaged, read_json, write_text
-from kernbench.errors import ConfigError, KernbenchError, OutOfMemoryError
+from kernbench.errors import ConfigError, DeadlockError, KernbenchError, OutOfMemoryError
 from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _FAR = 1.4  # 95 % of the estimates of algorithms are within this factor of the 
 _WORTH = 0.1
 # Factor of the model's best time within which the all-reduce with the fewest events is used (chosen).
 MODEL_TOLERANCE = 1.01
+# Where rings and messages of an algorithm do not fit: at once, or once programs wait for memory and each other.
+_NO_ROOM = (OutOfMemoryError, DeadlockError)
 _COLUMNS = ("algorithm", "slots", "model [ns]", "simulated [ns]")
 
 
@@ -321,7 +323,7 @@ class Tuner:
                 planned = self._planned(candidate, sips, places, call_bytes)
                 try:
                     candidate = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
-                except OutOfMemoryError as error:
+                except _NO_ROOM as error:
                     refused[candidate.algorithm] = _reason(error)
                     continue
             found.append(candidate)
@@ -359,7 +361,7 @@ class Tuner:
                 if op != "sum":
                     planned.algorithm.arguments(planned.subgroups[0], nbytes // itemsize, {"op": op})
                 found.append(self._estimated(planned, nbytes, itemsize))
-            except (ConfigError, OutOfMemoryError) as error:
+            except (ConfigError, *_NO_ROOM) as error:
                 refused[name] = _reason(error)
         return sorted(found, key=lambda c: (c.ns, c.algorithm)), refused
 
@@ -407,8 +409,9 @@ class Tuner:
 
 
 def _reason(error: KernbenchError) -> str:
-    """Return the message without the name of the algorithm, which its reader knows."""
-    return re.sub(r"^algorithm '[^']*': ", "", str(error))
+    """Return the message without the name of the algorithm, which its reader knows, and without a list of waiters."""
+    text = re.sub(r"^algorithm '[^']*': ", "", str(error))
+    return text.partition(";")[0] + ", with too little TCM or by its program" if isinstance(error, DeadlockError) else text
 
 
 def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:

@@ -15,7 +15,7 @@ from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_conf
 from kernbench.ccl.stages import Ring
 from kernbench.ccl.tuner import Tuner
 from kernbench.config import default_ccl_path
-from kernbench.errors import ConfigError, OutOfMemoryError
+from kernbench.errors import ConfigError, DeadlockError, OutOfMemoryError
 from kernbench.runtime_api.collective import simulator, tuner_of
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -98,16 +98,20 @@ def test_slots_have_room_in_the_memory_of_the_rings():
     assert "have room for 3 slots of 65536 B each in sram" in stated.refused["ring_allreduce_sram"]
 
 
-def test_an_algorithm_that_runs_out_of_memory_is_refused_and_the_next_one_is_simulated(machine):
+@pytest.mark.parametrize(("error", "why"), [
+    (OutOfMemoryError("algorithm 'ring': no room"), "no room"),
+    (DeadlockError("deadlock at 9 ns; waiting:\n pe0"), "deadlock at 9 ns, with too little TCM or by its program"),
+])  # fmt: skip
+def test_an_algorithm_that_runs_out_of_memory_is_refused_and_the_next_one_is_simulated(machine, error, why):
     def simulate(plan, *_):
         if plan.algorithm.name != "tree_allreduce":
-            raise OutOfMemoryError(f"algorithm {plan.algorithm.name!r}: no room")
+            raise error
         return 9.0
 
     known = entries("ring_allreduce_tcm", "halving_doubling_allreduce", "tree_allreduce")
     decision = Tuner(machine, known, simulate=measured_on(machine, simulate), refine=1).choose("all_reduce", 16 * MIB)
     assert (decision.algorithm, decision.best.simulated_ns) == ("tree_allreduce", 9.0)
-    assert decision.refused == dict.fromkeys(("ring_allreduce_tcm", "halving_doubling_allreduce"), "no room")
+    assert decision.refused == dict.fromkeys(("ring_allreduce_tcm", "halving_doubling_allreduce"), why)
 
 
 def test_an_algorithm_whose_stages_fail_is_refused_with_its_error(machine):
