@@ -411,7 +411,9 @@ class Tuner:
 def _reason(error: KernbenchError) -> str:
     """Return the message without the name of the algorithm, which its reader knows, and without a list of waiters."""
     text = re.sub(r"^algorithm '[^']*': ", "", str(error))
-    return text.partition(";")[0] + ", with too little TCM or by its program" if isinstance(error, DeadlockError) else text
+    if isinstance(error, DeadlockError):
+        return text.partition(";")[0] + ", with too little TCM or by its program"
+    return text
 
 
 def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:
