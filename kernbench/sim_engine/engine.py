@@ -45,6 +45,7 @@ from kernbench.topology.builder import Machine
 
 _SLICE = 65536
 _COLLECT_EVERY = 500_000
+_MOST_EXTENTS = 1 << 15
 
 _lock = threading.Lock()
 _runs = 0
@@ -135,6 +136,7 @@ class GraphEngine:
         self._spreads: dict[tuple[Any, int], int] = {}
         self._memories: dict[int, str] = {}
         self._controllers: dict[tuple[int, int], list[str]] = {}  # nodes of interleaved memory, by SIP and cube
+        self._extents: dict[tuple[int, int], list[tuple[str, int, list[tuple[int, int]]]]] = {}
         self.programs_started = self.programs_ended = 0
         self.host_by = NONE  # cause of the host's next action: the last operation whose completion it has received
 
@@ -204,6 +206,15 @@ class GraphEngine:
         addresses = self.addresses
         if not addresses.controllers or not pa & HBM_BIT:
             return [(*self.locate(pa), [(pa, nbytes)])]
+        found = self._extents.get((pa, nbytes))
+        if found is None:
+            if len(self._extents) == _MOST_EXTENTS:
+                self._extents.clear()
+            found = self._extents[pa, nbytes] = self._interleaved(pa, nbytes)
+        return found
+
+    def _interleaved(self, pa: int, nbytes: int) -> list[tuple[str, int, list[tuple[int, int]]]]:
+        addresses = self.addresses
         place = addresses.locate(pa)
         nodes = self._controllers.get((place.sip, place.cube or 0))
         if nodes is None:

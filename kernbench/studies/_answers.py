@@ -159,9 +159,11 @@ class CollectiveChoice:
 
     system: str
     decision: Decision  # lower bound, and candidates, of which the best three by the model are simulated
+    nbytes: int  # of a SIP
+    pes: int = 1  # of a SIP, that have a shard of the decision's size each
     spreads: tuple[Spread, ...] = ()  # the same bytes on other PEs, fastest first
     changes: pd.DataFrame | None = None  # each resource halved and doubled, as `sensitivity.ranked` has it
-    launched_ns: float | None = None  # with its launch by the host
+    launched_ns: float | None = None  # with its start and launch by the host
     why: Explanation | None = None
     missing: Mapping[str, str] = field(default_factory=dict)  # by section
 
@@ -180,7 +182,7 @@ class CollectiveChoice:
 
     @property
     def question(self) -> str:
-        return f"{self.decision.collective} of {self.decision.nbytes:,} B over {self.system}"
+        return f"{self.decision.collective} of {self.nbytes:,} B over {self.system}"
 
     @property
     def title(self) -> str:
@@ -197,7 +199,7 @@ class CollectiveChoice:
     def notes(self) -> list[str]:
         said = []
         if self.launched_ns is not None:
-            said.append(f"with its launch by the host: {self.launched_ns:,.0f} ns")
+            said.append(f"with its start and launch by the host: {self.launched_ns:,.0f} ns")
         return [*said, *self._spread_notes(), *self._change_notes()]
 
     def _spread_notes(self) -> list[str]:
@@ -234,7 +236,7 @@ class CollectiveChoice:
         if not self.spreads:
             return {}
         shown = _fields(self.spreads, "where nbytes algorithm n_slots estimate_ns simulated_ns")
-        return {f"{self.decision.nbytes:,} B of a SIP on other PEs": shown.rename(columns={"algorithm": "fastest"})}
+        return {f"{self.nbytes:,} B of a SIP on other PEs": shown.rename(columns={"algorithm": "fastest"})}
 
     def _change_table(self) -> Tables:
         if self.changes is None:
@@ -246,7 +248,8 @@ class CollectiveChoice:
         changes: list[Row] = [] if self.changes is None else json.loads(self.changes.to_json(orient="records"))
         best = self.decision.best if self.decision.candidates else None
         return {
-            "system": self.system, **asdict(self.decision), "algorithm": best.algorithm if best else None,
+            "system": self.system, **asdict(self.decision), "nbytes": self.nbytes, "pes": self.pes,
+            "algorithm": best.algorithm if best else None,
             "simulated_ns": best.simulated_ns if best else None, "launched_ns": self.launched_ns,
             "spreads": [asdict(x) for x in self.spreads], "changes": changes, "notes": self.notes,
             "why": self.why.to_dict() if self.why else None, "missing": list(self.missing.values()),

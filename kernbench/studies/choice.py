@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench._registry import hint
 from kernbench.analysis._roofline import macs_per_ns
 from kernbench.ccl._schedule import LARGEST_CHUNK
-from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config
+from kernbench.ccl.install import load_ccl_config, names, resolve_algorithm_config, unnamed
 from kernbench.ccl.tuner import Candidate, Decision, Tuner, decided, worth_simulating
 from kernbench.config import COLLECTIVES
 from kernbench.errors import ArgumentError, ConfigError
@@ -266,7 +266,8 @@ def choose(
     Parameters
     ----------
     nbytes : int or str
-        Of the tensor of each SIP, held by its first PE: 65536 or "64KiB".
+        Of the tensor of each SIP, held by its first PE: 65536 or "64KiB". Where PEs share memory, the channels of the
+        protocol for this size cut it.
     sips : int, str or None
         How many, or a grid as "4x2" (columns x rows), "4x2x2" (and layers) of torus_3d; a count takes the squarest
         grid. Default: those of the machine.
@@ -327,9 +328,11 @@ def choose_stages(
         raise ArgumentError(f"collective {collective!r} is unknown; {hint(collective, COLLECTIVES)}")
     where = system_of(resolve_topology(machine), sips, network)
     check_sips(where)
-    room = where.config.cube.hbm.slice_bytes(where.config.pes_per_cube)
+    apart = where.config.memory_apart
+    room = where.config.cube.hbm.slice_bytes(1 if apart else where.config.pes_per_cube)
     if size > room:
-        raise ArgumentError(f"{size:,} B are more than a PE's share of cube.hbm.size_gib, {room:,} B; pass fewer")
+        whose = "" if apart else "a PE's share of "
+        raise ArgumentError(f"{size:,} B are more than {whose}cube.hbm.size_gib, {room:,} B; pass fewer")
     simulations = Simulations(where, _simulated, workers, limit_s, tick)
     config = load_ccl_config(machine=where.config)
     known, wrong = names(config, collective, "rank"), list[str]()
@@ -339,14 +342,20 @@ def choose_stages(
     given, n = where.config.system.sips, where.config.n_sips
     sides = [side for side in (given.w, given.h, given.d) if side]
     system = f"{given.count} SIPs, {given.topology}" + (f" {'x'.join(map(str, sides))}" if sides else "")
-    asked = (collective, size, n, where.hash)
-    rest = _OTHERS | (_CHANGES if changes else {})
+    cut = collectives.over_channels(
+        where.config, unnamed(config), size, {(0, 0): [size]}, lambda x, n: [x] * min(n, x // _ITEMSIZE)
+    )
+    pes = len(cut)
+    each, places = _ITEMSIZE * -(-size // (_ITEMSIZE * pes)), [(0, pe) for pe in range(pes)]
+    asked = (collective, each, n, where.hash)
+    rest = ({} if apart else _OTHERS) | (_CHANGES if changes else {})
     unknown = Decision(*asked, (), {}, 0.0, "")
-    answer = CollectiveChoice(system, unknown, missing=_ESTIMATES | _TIMES | rest)
+    answer = CollectiveChoice(system, unknown, size, pes, missing=_ESTIMATES | _TIMES | rest)
     yield PartialAnswer(answer)
     tuner = _tuner(where, demanded or known)
-    found, refused = tuner.ranked(demanded or known, size, range(n), _ONE, _ITEMSIZE)
-    bound = tuner.model.bounds([(sip, *_ONE[0]) for sip in range(n)], "rank").of(collective, size, _ITEMSIZE)
+    found, refused = tuner.ranked(demanded or known, each, range(n), places, _ITEMSIZE, call_bytes=size)
+    members = [(sip, *place) for sip in range(n) for place in places]
+    bound = tuner.model.bounds(members, "rank").of(collective, each, _ITEMSIZE)
     answer = replace(
         answer,
         decision=decided(asked, found, refused, (bound.ns, bound.by)),
@@ -355,7 +364,7 @@ def choose_stages(
     yield PartialAnswer(answer)
     near = found if demanded else worth_simulating(found)
     left = [x.algorithm for x in near]
-    for name, row in simulations.run({x.algorithm: _collective(where, x, size) for x in near}):
+    for name, row in simulations.run({x.algorithm: _collective(where, x, each, pes) for x in near}):
         left.remove(name)
         found = [replace(x, simulated_ns=row["latency_ns"]) if x.algorithm == name else x for x in found]
         decision = decided(asked, found, refused, (bound.ns, bound.by))
@@ -372,14 +381,13 @@ def _rest(
     machine: Machine, answer: CollectiveChoice, known: Sequence[str], simulations: Simulations, changes: bool
 ) -> Iterator[PartialAnswer[CollectiveChoice]]:
     """Yield the answer with the same bytes on other PEs, then with each resource halved and doubled."""
-    decision, best = answer.decision, answer.decision.best
-    size, host_s = decision.nbytes, _host_s(machine, best, decision.nbytes)
-    winner = _collective(machine, best, size)
+    decision, size = answer.decision, answer.nbytes
+    winner = _collective(machine, decision.best, decision.nbytes, answer.pes)
     # Simulated again: the time of the winner does not wait for the analysis.
     todo: dict[tuple[str, ...], Point] = {}
-    todo[()] = replace(winner, parameters=winner.parameters | {"why": True}, work=2 * host_s)
+    todo[()] = replace(winner, parameters=winner.parameters | {"why": True}, work=2 * winner.work)
     asked: dict[str, tuple[int, int]] = {}
-    for held_by, (cubes, pes) in _spreads(machine).items():
+    for held_by, (cubes, pes) in ({} if machine.config.memory_apart else _spreads(machine)).items():
         each, rest = divmod(size, cubes * pes)
         if rest or each % _ITEMSIZE or cubes * pes == 1:  # these PEs cannot share it evenly
             continue
@@ -389,11 +397,13 @@ def _rest(
             "cubes": cubes, "pes": pes, "faster_than_ns": answer.simulated_ns,
         }  # fmt: skip
         todo[held_by,] = Point({}, machine, {}, values, _RANK_S * machine.config.n_sips * cubes * pes)
-    spreads = [Spread("one PE", 1, size, best.algorithm, best.n_slots, best.estimate_ns, best.simulated_ns)]
-    spreads = [replace(spreads[0], where=next(iter(_spreads(machine))))]
+    best, where = decision.best, f"{answer.pes} channels" if answer.pes > 1 else next(iter(_spreads(machine)))
+    spreads = [
+        Spread(where, answer.pes, decision.nbytes, best.algorithm, best.n_slots, best.estimate_ns, best.simulated_ns)
+    ]
     rows = [{"factor": BASE, "direction": "", "latency_ns": answer.simulated_ns}]
     if changes:
-        todo |= _changed(machine, answer, host_s)
+        todo |= _changed(machine, answer, winner.work)
     left = set(todo)
     for name, row in simulations.run(todo):
         left.remove(name)
@@ -427,33 +437,27 @@ def _with_rest(
     )
 
 
-_ONE = [(0, 0)]  # the PEs of a SIP that hold its tensor
-
-
 def _tuner(machine: Machine, known: Iterable[str]) -> Tuner:
     config = load_ccl_config(machine=machine.config)
     algorithms = [resolve_algorithm_config(name, config) for name in known]
     return Tuner(machine, algorithms, simulate=collectives.simulator(machine), refine=0)
 
 
-def _host_s(machine: Machine, candidate: Candidate, nbytes: int) -> float:
-    case = case_of(machine, algorithm=candidate.algorithm, n_slots=candidate.n_slots)
-    return _SEND_S * case.work(nbytes)
-
-
-def _collective(machine: Machine, candidate: Candidate, nbytes: int) -> Point:
-    values = {
-        "what": "collective", "algorithm": candidate.algorithm, "n_slots": candidate.n_slots, "nbytes": nbytes,
-    }  # fmt: skip
-    return Point({}, machine, {}, values, _host_s(machine, candidate, nbytes))
+def _collective(machine: Machine, candidate: Candidate, nbytes: int, pes: int) -> Point:
+    own: dict[str, Any] = {"algorithm": candidate.algorithm, "n_slots": candidate.n_slots, "pes": pes}
+    work = _SEND_S * case_of(machine, **own).work(nbytes)
+    return Point({}, machine, {}, {"what": "collective", "nbytes": nbytes, **own}, work)
 
 
 def simulate_collective(
-    machine: Machine, *, algorithm: str, nbytes: int, n_slots: int, slot_size: int | None = None, why: bool = False
-) -> Row:
-    planned = case_of(machine, algorithm=algorithm, nbytes=nbytes, n_slots=n_slots, slot_size=slot_size).plan
+    machine: Machine, *, algorithm: str, nbytes: int, n_slots: int, slot_size: int | None = None, pes: int = 1,
+    why: bool = False,
+) -> Row:  # fmt: skip
+    """Simulate a collective of `nbytes` on each of the first PEs of every SIP."""
+    planned = case_of(machine, algorithm=algorithm, nbytes=nbytes, n_slots=n_slots, slot_size=slot_size, pes=pes).plan
     ran = collectives.run_collective(machine, planned, nbytes)
-    row: Row = {"latency_ns": ran.latency_ns, "launched_ns": simulated_ns(ran.result)}
+    start_ns = machine.config.system.host.fetch_ns("", collective=True) + planned.algorithm.sends_by.start_ns
+    row: Row = {"latency_ns": ran.latency_ns, "launched_ns": start_ns + simulated_ns(ran.result)}
     return row | {"why": path_row(ran.result.why(algorithm))} if why else row
 
 
@@ -546,7 +550,7 @@ def _spreads(machine: Machine) -> dict[str, tuple[int, int]]:
 def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> dict[tuple[str, ...], Point]:
     """Return simulations of the winner with each resource halved and doubled, where that is a valid machine."""
     decision, config = answer.decision, machine.config
-    own: dict[str, Any] = {"algorithm": decision.algorithm, "n_slots": decision.n_slots}
+    own: dict[str, Any] = {"algorithm": decision.algorithm, "n_slots": decision.n_slots, "pes": answer.pes}
     used = case_of(machine, nbytes=decision.nbytes, **own).plan.algorithm
     slots: dict[str, Any] = {"n_slots": used.n_slots, "slot_size": used.slot_size}
     # Twice as many large slots may leave no room in TCM for messages.
@@ -562,7 +566,7 @@ def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> dict[
         for name, field in _RESOURCES.items()
         if field in tried or (field not in slots and attrgetter(field)(config))
     }
-    fixed = {"algorithm": decision.algorithm, "nbytes": decision.nbytes, **slots}
+    fixed = {"algorithm": decision.algorithm, "nbytes": decision.nbytes, "pes": answer.pes, **slots}
     plan = sensitivity_plan(machine, simulate_collective, factors, fixed)
     return {
         tuple(x.shown.values()): replace(x, parameters={"what": "collective", **x.parameters}, work=host_s)

@@ -8,6 +8,8 @@ import pytest
 import kernbench as kb
 from kernbench.errors import ConfigError
 from kernbench.policy.address.allocator import by_controller, controller_of
+from kernbench.policy.address.phyaddr import HBM_BIT
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
 from tests.sim_engine.adapter import Engine
 from tests.topology.machines import default
@@ -48,6 +50,16 @@ def test_the_pieces_of_a_controller_follow_one_another():
         for address, nbytes in found:
             assert controller_of(address - (1 << 37), 512, 5, True) == (number, at)
             at += nbytes
+
+
+def test_a_range_is_split_once():
+    engine, pa = GraphEngine(die(cube__hbm__controllers=3)), HBM_BIT + 700
+    first = engine.extents(pa, 9000)
+    assert first == [
+        (engine.machine.graph.memory(0, 0, number), offset, pieces)
+        for number, offset, pieces in by_controller(pa, 9000, engine.addresses.interleave_bytes, 3, True)
+    ]
+    assert engine.extents(pa, 9000) is first
 
 
 def reads(machine, *asked):

@@ -206,7 +206,7 @@ def test_the_page_names_algorithms_that_do_not_run():
     refused = {"mesh_allreduce": "6 SIPs are not a <grid>"}
     decision = Decision("all_reduce", 64, 6, "0123456789abcdef", candidates, refused, 0.0, "")
     spread = Spread("one PE", 1, 64, "ring_allreduce", 4, None, 12_345.6)
-    chosen = CollectiveChoice("6 SIPs, ring_1d", decision, (spread,), None, 13_000.0, Path())
+    chosen = CollectiveChoice("6 SIPs, ring_1d", decision, 65536, 1, (spread,), None, 13_000.0, Path())
     text, page = repr(chosen), chosen._repr_html_()
     assert "mesh_allreduce  6 SIPs are not a <grid>" in text
     assert "6 SIPs are not a &lt;grid&gt;" in page
@@ -347,7 +347,34 @@ def test_rows_that_do_not_fit_into_tcm_are_counted_for_each_column_of_tiles():
 
 
 def test_more_bytes_than_a_pe_has_memory_for_are_refused():
-    with pytest.raises(
-        ArgumentError, match=r"1,073,741,824 B are more than a PE's share of cube\.hbm\.size_gib, 795,364,314 B"
-    ):
-        kb.ccl.choose("1GiB", machine="preset:a100_sxm")
+    with pytest.raises(ArgumentError, match=r"B are more than a PE's share of cube\.hbm\.size_gib, 6,442,450,944 B"):
+        kb.ccl.choose("7GiB", machine="preset:default")
+    with pytest.raises(ArgumentError, match=r"B are more than cube\.hbm\.size_gib, 85,899,345,920 B"):
+        kb.ccl.choose("100GiB", machine="preset:a100_sxm")
+
+
+def test_where_pes_share_memory_the_answer_is_that_of_a_call():
+    # As dist.all_reduce does, the channels of the protocol cut the tensor among PEs; the start of the protocol counts.
+    machine = kb.load("preset:a100_sxm", {"system.sips.count": 2, "cube.pe.pe_ipcq.simple": {"start_ns": 7000}})
+    chosen = kb.ccl.choose("2MiB", machine=machine, changes=False, progress=False)
+
+    def program(torch, rank):
+        x = torch.empty(1 << 20, dtype=torch.float16, device="ahbm")
+        torch.distributed.all_reduce(x)  # installs the queues
+        torch.ahbm.synchronize()
+        start = torch.engine.now_ns
+        torch.distributed.all_reduce(x)
+        torch.ahbm.synchronize()
+        return torch.engine.now_ns - start
+
+    with kb.session(machine) as torch:
+        torch.distributed.init_process_group("ahbm")
+        found = [None] * 2
+
+        def ranked(rank):
+            found[rank] = program(torch, rank)
+
+        torch.multiprocessing.spawn(ranked, nprocs=2)
+    assert chosen.pes == machine.config.cube.pe.pe_ipcq.channels
+    assert chosen.launched_ns > chosen.simulated_ns + 7000
+    assert chosen.launched_ns == pytest.approx(found[0], rel=0.02)
