@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kernbench.cli._options import echo_json, json_option, machine_options
+from kernbench.cli._options import NewFile, echo_json, json_option, machine_options
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
@@ -34,6 +34,19 @@ def fidelity_command(
       a CSV file: workload,parameters,value,unit,source
     The parameters of a CSV file are key=value pairs separated by semicolons, as in "m=64; k=64; n=64"; a key with dots,
     as in system.sips.count=8, changes the machine.
+
+    \b
+    Workloads, their parameters [those that may be left out], and units:
+      gemm        m k n [dtype staging l2]: a time
+      attention   q_len kv_len heads kv_heads head_dim [batch dtype l2]: a time
+      tile        m k n rows cols dataflow [dtype]: cycles
+      hbm         timing pattern requests metric channel_bw_gbs
+                  [load stride reads seed mapping refresh]: a bandwidth, a time
+      noc         topology k traffic load [n packet packets vcs vc_flits]: cycles
+      saturation  topology k traffic [n packet vcs vc_flits]: flits/node/cycle
+      all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce
+                  bytes ranks [dtype algorithm cubes pes devices_per_thread
+                  calls call_us]: a time
     """  # noqa: D301 - \b keeps click from wrapping the list
     from kernbench.studies.fidelity import MOST_BYTES
     from kernbench.studies.fidelity import fidelity as compare
@@ -61,7 +74,7 @@ def fidelity_command(
     help="Rows held out: family (half of the families), size (the larger half of each) or random. Default: family.",
 )
 @click.option("--seed", type=int, default=0, help="Of the split. Default: 0.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the calibrated machine file here.")
+@click.option("--out", type=NewFile(), help="Write the calibrated machine file here.")
 @click.option("--workers", type=click.IntRange(1), default=1, help="Processes that simulate. Default: 1.")
 @machine_options
 @json_option

@@ -275,7 +275,7 @@ class Calibration:
     fields : DataFrame
         A row for each free field: `data_sheet` (or the middle of its bounds), `fitted`, `low` and `high` (95 %
         interval), `ratio` (fitted over data sheet), `before_pct` (relative standard error at 2 % noise, known before
-        the fit), `status`.
+        the fit), `status` (fitted, fitted at a bound, where the value may lie beyond it, or not seen by the data).
     errors : DataFrame
         Errors of the rows that were fitted and of those held out, in all and by the field that limits them: `n`,
         `median_pct`, `p90_pct`, `largest_pct`, `data_sheet_pct` (median before the fit) and `floor_pct` (median
@@ -304,7 +304,7 @@ class Calibration:
         return f"<p>{escape(self._head())}</p>{tables}"
 
     def _head(self) -> str:
-        n, fitted = len(self.table), self.fields[self.fields["status"] == _FITTED]["field"]
+        n, fitted = len(self.table), self.fields[self.fields["status"] != _NOT_SEEN]["field"]
         return f"{n} measurements, split by {self.split} (seed {self.seed}); fitted: {', '.join(fitted) or 'nothing'}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -338,12 +338,12 @@ class Calibration:
                 "field"
             ]: f"calibrated: {row['low']:.4g} to {row['high']:.4g}, data sheet {row['data_sheet']:.4g}; {note}"
             for row in self.fields.to_dict("records")
-            if row["status"] == _FITTED
+            if row["status"] != _NOT_SEEN
         }
         return write_text(Path(path), "\n".join(_annotated(self.machine.spec, notes)) + "\n", "give another name")
 
 
-_FITTED, _NOT_SEEN = "fitted", "not seen by the data: unchanged"
+_FITTED, _AT_BOUND, _NOT_SEEN = "fitted", "fitted: at a bound", "not seen by the data: unchanged"
 
 
 def _annotated(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Iterator[str]:
@@ -429,7 +429,8 @@ def calibrate(
             rows.append(row)
             points.append(point)
     if len(rows) < 2:
-        raise ArgumentError(f"{len(rows)} of the rows can run on the machine, expected at least 2: {refused}")
+        why = "".join(f"\n{name}: {reason}" for name, reason in refused.items())
+        raise ArgumentError(f"{len(rows)} rows of measurements that can run on the machine, expected at least 2{why}")
     out = np.array(held_out(rows, split, seed))
     if out.all() or not out.any():
         raise ArgumentError(f"split = {split}: {(~out).sum()} rows to fit, {out.sum()} to hold out; use random")
@@ -468,7 +469,8 @@ def _calibrated(
         }
     )  # fmt: skip
     floors = 100 * np.abs(np.expm1(floor(list(shown["family"]), [_size(row) for row in rows], measured)))
-    status = np.where(found.seen, _FITTED, _NOT_SEEN)
+    ends = np.isclose(values, low, rtol=1e-6) | np.isclose(values, high, rtol=1e-6)
+    status = np.where(found.seen, np.where(ends, _AT_BOUND, _FITTED), _NOT_SEEN)
     table = pd.DataFrame(
         {
             "field": names, "data_sheet": sheet, "fitted": np.where(found.seen, values, sheet), "low": found.low,

@@ -78,7 +78,7 @@ def _parts(machine: Machine) -> dict[str, tuple[str, ...]]:
             f"{cube.hbm.slice_bytes(config.hbm_slices) / GIB:g} GiB",
             f"{cube.hbm.channels} x {_rate(cube.hbm.channel_bw_gbs)}",
         ),
-        "llc": (f"{cube.llc.size_mib:g} MiB, {_ns(cube.llc.hit_ns)}",),
+        "llc": (f"{cube.llc.size_mib / config.hbm_slices:.3g} MiB, {_ns(cube.llc.hit_ns)}",),
         "pe_cpu": (f"{_ns(pe.pe_cpu.command_ns)} a command",),
         "pe_scheduler": (f"{_ns(pe.pe_scheduler.tile_ns)} a tile",),
         "pe_dma": (f"{router_of(machine.graph).outstanding_reads} reads", f"{dma.outstanding_writes} writes at once"),

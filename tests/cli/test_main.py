@@ -358,6 +358,23 @@ def test_a_shell_completes_commands():
     assert done.stdout == "plain,milestone\n"
 
 
+def test_a_calibration_checks_its_file_before_it_begins(tmp_path, capsys):
+    there, nowhere = tmp_path / "fitted.yaml", tmp_path / "no" / "fitted.yaml"
+    there.write_text("")
+    for out, said in ((there, "is there already"), (nowhere, "does not exist; make it first")):
+        assert main(["calibrate", "missing.csv", "--free", "cube.hbm.efficiency", "--out", str(out)]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_help_of_fidelity_has_every_workload_and_parameter():
+    from kernbench.studies.fidelity import WORKLOADS
+
+    words = CliRunner().invoke(cli, ["fidelity", "--help"]).output.replace(",", " ").replace("[", " ").replace("]", " ")
+    words = words.replace(":", " ").split()
+    for name, workload in WORKLOADS.items():
+        assert {name, *workload.required, *workload.optional} <= set(words), name
+
+
 TAKES_A_MACHINE = [name for name in COMMANDS if any("--topology" in p.opts for p in cli.commands[name].params)]
 
 

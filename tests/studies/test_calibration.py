@@ -167,6 +167,25 @@ def test_what_cannot_be_split_is_refused(measured, tmp_path):
         kb.calibrate("preset:small", measured, [])
 
 
+def test_a_value_at_a_bound_says_so(measured):
+    found = kb.calibrate("preset:small", measured, {EFFICIENCY: (0.8, 1.0)}, split="size")
+    (share,) = found.fields.to_dict("records")
+    assert share["fitted"] == pytest.approx(0.8)
+    assert share["status"] == "fitted: at a bound"
+    assert f"fitted: {EFFICIENCY}" in repr(found)
+
+
+def test_too_few_rows_that_can_run_are_listed(tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text(
+        "workload,parameters,value,unit,source\n"
+        "gemm,m=64; k=64; n=64,900,ns,mine\nall_reduce,bytes=1024; ranks=8,5,us,mine\n"
+    )
+    said = r"^1 rows of measurements that can run .* at least 2\nall_reduce 1 KiB, ranks 8 \(.*\): it has 8 ranks"
+    with pytest.raises(ArgumentError, match=said):
+        kb.calibrate("preset:small", path, [EFFICIENCY])
+
+
 def test_rows_that_cannot_run_are_listed(measured, tmp_path):
     path = tmp_path / "more.csv"
     path.write_text(measured.read_text() + "all_reduce,bytes=1024; ranks=8,5,us,mine\n")

@@ -144,6 +144,8 @@ def test_the_words_follow_the_file():
     kinds = machine_section(machine)["kinds"]
     assert kinds["sip_link"]["detail"] == ["100 GB/s, 50 ns"]
     assert "tile 32 x 128 x 32" in kinds["pe_gemm"]["detail"]
+    cached = machine_section(default(cube__llc__size_mib=20, cube__llc__hit_ns=30))["kinds"]
+    assert cached["llc"]["detail"] == ["2.5 MiB, 30 ns"]  # of eight slices
 
 
 @pytest.mark.parametrize(
