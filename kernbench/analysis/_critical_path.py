@@ -463,12 +463,13 @@ class _Walk:
             return []
         added = Host.start_field(name, name in self._collectives)
         begins = min(ps, self._protocol_ps(name))
-        fetch = min(ps - begins, spent["descriptor_ns"] + spent.get(added, 0))
-        bell = min(ps - begins - fetch, spent["doorbell_ns"])
-        rest = ps - begins - fetch - bell
+        more = min(ps - begins, spent.get(added, 0))
+        fetch = min(ps - begins - more, spent["descriptor_ns"])
+        bell = min(ps - begins - more - fetch, spent["doorbell_ns"])
+        rest = ps - begins - more - fetch - bell
         busy = spent["launch_ns"] or spent["collective_ns"]
         first = TimePart("cpu", "host.launch", rest) if busy else TimePart("wait", "host", rest)
-        starts = ("protocol", begins), ("descriptor", fetch), ("doorbell", bell)
+        starts = ("protocol", begins), (added.removesuffix("_ns"), more), ("descriptor", fetch), ("doorbell", bell)
         parts = *(TimePart("start", f"host.{of}", took) for of, took in starts), first
         return [part for part in parts if part.ps]
 

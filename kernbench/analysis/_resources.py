@@ -24,7 +24,8 @@ RESOURCES = {
     "fetch": "fetch from TCM", "store": "store to TCM", "pe_scheduler": "PE_SCHEDULER", "pe_mmu": "PE_MMU",
     "pe_cpu": "PE_CPU", "m_cpu": "M_CPU", "io_cpu": "IO_CPU", "router": "routers", "ucie": "UCIe ports",
     "switch": "PCIe switch", "pcie_ep": "PCIe end point", "noc": "IO NoC", "launch": "host, start of launches",
-    "doorbell": "doorbell", "descriptor": "descriptor fetch", "protocol": "start of a protocol",
+    "doorbell": "doorbell", "descriptor": "descriptor fetch", "attention_start": "start of attention",
+    "collective_start": "start of a collective", "protocol": "start of a protocol",
     "sip_switch": "SIP switch", "nic_switch": "SIP switch",
 }  # fmt: skip
 # Kinds of links: what readers call them, and the kinds of their two ends, in either direction.

@@ -636,10 +636,11 @@ class Host(Model):
     attention_start_ns: Ns = duration(
         "Start of attention",
         "Added to the descriptor fetch of a launch whose name begins with attention, outside a graph",
+        "start of attention",
         default=0.0,
     )
     collective_start_ns: Ns = duration(
-        "Start of a collective", "Added to the descriptor fetch of a collective", default=0.0
+        "Start of a collective", "Added to the descriptor fetch of a collective", "start of a collective", default=0.0
     )
 
     @staticmethod

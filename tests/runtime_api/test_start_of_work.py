@@ -81,7 +81,9 @@ def test_the_start_of_attention_is_that_of_its_launches():
     assert sent(LONG, 2, name="attention", **given) == [700, 1400 + alone]
     assert sent(LONG, 2, **given) == [500, 1000 + alone]
     _, result = launches(name="attention", **given)
-    assert {reason.what: reason.ns for reason in result.why()}["descriptor fetch"] == 3 * 700
+    found = {reason.what: reason for reason in result.why()}
+    assert (found["descriptor fetch"].ns, found["start of attention"].ns) == (3 * 500, 3 * 200)
+    assert found["start of attention"].fields == ("system.host.attention_start_ns",)
 
 
 def test_a_graph_pays_once():
@@ -115,6 +117,8 @@ def test_each_rank_prepares_its_own_collectives():
     assert 151_200_000 <= found[0] <= found[1] < 152_200_000
     # The second call is made when the first collective has ended.
     assert found[2] - found[1] > 151_200_000
+    (start,) = [reason for reason in torch.result.why() if reason.what == "start of a collective"]
+    assert (start.ns, start.fields) == (2 * 700, ("system.host.collective_start_ns",))
 
 
 def test_why_names_what_a_launch_costs_and_adds_up():
