@@ -57,7 +57,7 @@ def read(path: str | Path) -> SavedResult:
     >>> import kernbench as kb
     >>> result = kb.read("run1.npz")  # doctest: +SKIP
     >>> print(result.manifest)  # doctest: +SKIP
-    study gemm m=64 k=64 n=64 on preset:small; data=True, log=tile; kernbench 0.1.0, numpy 2.4.6, python 3.11.7
+    study gemm m=64 k=64 n=64 on preset:small; data=True, log=tile; kernbench 0.2.0, numpy 2.4.6, python 3.11.7
     """
     return SavedResult.load(path)
 
