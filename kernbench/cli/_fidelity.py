@@ -48,7 +48,7 @@ def fidelity_command(
                   bytes ranks [dtype algorithm cubes pes devices_per_thread
                   calls call_us]: a time
     """  # noqa: D301 - \b keeps click from wrapping the list
-    from kernbench.studies.fidelity import MOST_BYTES
+    from kernbench.studies._fidelity_collectives import MOST_BYTES
     from kernbench.studies.fidelity import fidelity as compare
 
     found = compare(files, machine, most_bytes=most_bytes or MOST_BYTES, workers=workers)

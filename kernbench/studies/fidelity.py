@@ -28,9 +28,8 @@ from kernbench.config._dram import dram, dram_names
 from kernbench.errors import ConfigError, quote
 from kernbench.kernels.gemm import STAGINGS
 from kernbench.points._keys import Row, machine_of
-from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.runtime_api.tensor import Tensor
+from kernbench.studies._fidelity_collectives import CALLS, MOST_BYTES, timed_collective
 from kernbench.studies._fidelity_device import device_attention, device_product, refuse_attention
 from kernbench.studies._fidelity_hbm import FULL, measure, stream
 from kernbench.studies._references import TOOLS, Reference, read_references
@@ -46,12 +45,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kernbench.config import MachineConfig
-    from kernbench.runtime_api.context import RuntimeContext
 
 _Values = Mapping[str, Any]
-MOST_BYTES = 4 * MIB  # of a collective: larger ones take minutes to simulate
 MOST_DEVICE_BYTES = 64 * MIB  # the same on a device that is held against its measurements
-_SPREAD = 64 * KIB  # bytes of each cube from which on a rank's tensor is spread over all cubes
 _TYPES = ("f16", "bf16", "f32")
 
 
@@ -83,82 +79,6 @@ class _Workload:
 
 
 # -- collectives
-
-
-def _collective(name: str, machine: Machine, **parameters: Any) -> float:
-    """Time of a collective as nccl-tests measures it [ns]: the mean of calls that the host issues at once.
-
-    With `calls` graph, of those of one graph; with difference, how much longer it takes without the graph.
-    """
-    took: dict[int, float] = {}
-    run_program(machine, partial(_ranks, name=name, took=took, **parameters), log="off", data=False)
-    return max(took.values())
-
-
-def _ranks(torch: RuntimeContext, **call: Any) -> None:
-    torch.multiprocessing.spawn(partial(_rank, **call), args=(torch,), nprocs=call["ranks"])
-
-
-def _rank(
-    rank: int, torch: RuntimeContext, *, name: str, took: dict[int, float], bytes: int, ranks: int,
-    dtype: str = "f32", algorithm: str = "", cubes: int = 0, pes: int = 1, devices_per_thread: int = 1,
-    calls: str = "eager", call_us: float = 0,
-) -> None:  # fmt: skip
-    dist, kind = torch.distributed, as_dtype(dtype)
-    dist.init_process_group("ahbm", pg_options={name: algorithm} if algorithm else None)
-    cubes = cubes or _cubes(torch.engine.machine.config, bytes)
-    dp = DPPolicy(cube="column_wise", pe="column_wise", num_cubes=cubes, num_pes=pes)
-
-    def tensors(elements: int) -> list[Tensor]:
-        sizes = (elements * ranks, elements, elements * ranks)
-        return [torch.empty(n, dtype=kind, device="ahbm", dp=dp) for n in sizes]
-
-    def timed(n: int, given: Sequence[Tensor], graph: bool) -> float:
-        def issue() -> None:
-            for _ in range(n):
-                _CALLS[name](dist, *given)
-
-        if graph:
-            with torch.ahbm.graph() as captured:
-                issue()
-        dist.barrier()
-        torch.ahbm.synchronize()
-        start = torch.engine.now_ns
-        captured.replay() if graph else issue()
-        torch.ahbm.synchronize()
-        return float(torch.engine.now_ns - start)
-
-    elements = max(1, bytes // kind.itemsize // ranks)
-    long = bytes > MOST_BYTES and not call_us
-    some = tensors(cubes * pes if long else elements)
-
-    def mean(graph: bool) -> float:
-        one, three = timed(1, some, graph), timed(3, some, graph)
-        each = (three - one) / 2
-        if long:  # of one call; the host prepares as much meanwhile as with short ones
-            hidden, one = one - each, timed(1, tensors(elements), graph)
-            each = one - hidden
-        return (one + (_ITERATIONS - 1) * each) / _ITERATIONS
-
-    timed(1, some, graph=False)  # the first call installs queues
-    took[rank] = mean(graph=False) - mean(graph=True) if calls == _DIFFERENCE else mean(calls == _GRAPH)
-
-
-_EAGER, _GRAPH, _DIFFERENCE = "eager", "graph", "difference"
-_ITERATIONS = 20  # of nccl-tests, by default: the host prepares a call while the devices are busy with those before
-# nccl-tests counts the bytes of the larger side.
-_CALLS: dict[str, Callable[[Any, Tensor, Tensor, Tensor], object]] = {
-    "all_reduce": lambda dist, whole, part, other: dist.all_reduce(whole, async_op=True),
-    "broadcast": lambda dist, whole, part, other: dist.broadcast(whole, 0, async_op=True),
-    "reduce": lambda dist, whole, part, other: dist.reduce(whole, 0, async_op=True),
-    "all_gather": lambda dist, whole, part, other: dist.all_gather_into_tensor(whole, part, async_op=True),
-    "reduce_scatter": lambda dist, whole, part, other: dist.reduce_scatter_tensor(part, whole, async_op=True),
-    "all_to_all": lambda dist, whole, part, other: dist.all_to_all_single(other, whole, async_op=True),
-}
-
-
-def _cubes(config: MachineConfig, nbytes: int) -> int:
-    return config.cubes_per_sip if nbytes >= _SPREAD * config.cubes_per_sip else 1
 
 
 def _refuse_collective(
@@ -201,14 +121,15 @@ _DETAIL = Mechanism(
 _COLLECTIVES = {
     name: _Workload(
         ("ns",), ("bytes", "ranks"),
-        ("dtype", "algorithm", "cubes", "pes", "devices_per_thread", "calls", "call_us"), partial(_collective, name),
+        ("dtype", "algorithm", "cubes", "pes", "devices_per_thread", "calls", "call_us"),
+        partial(timed_collective, name),
         machine=lambda given: {"system.host.collective_ns": 1e3 * given["call_us"]} if "call_us" in given else {},
         mechanisms=(_START, _LINKS, _DETAIL), refuse=_refuse_collective,
         host_s=lambda config, **given: (
             (1 + 10 * given["bytes"] / MIB) * (5 if config.cube.noc.router.flow == "credits" else 1)
         ),
     )
-    for name in _CALLS
+    for name in CALLS
 }  # fmt: skip
 
 
@@ -598,7 +519,7 @@ _CHOICES = {
     "pattern": ("sequential", "strided", "random"), "metric": ("throughput", "latency"), "timing": dram_names(),
     "dataflow": ("output_stationary", "weight_stationary", "input_stationary"), "refresh": ("on", "off", "bank"),
     "topology": ("mesh", "torus"), "traffic": PATTERNS, "packets": ("all", "others"),
-    "staging": STAGINGS, "l2": ("warm", "cold"), "calls": (_EAGER, _GRAPH, _DIFFERENCE),
+    "staging": STAGINGS, "l2": ("warm", "cold"), "calls": ("eager", "graph", "difference"),
     "mapping": tuple("".join(("Ro", *parts)) for parts in permutations(("Ba", "Bg", "Co"))),
 }  # fmt: skip
 _SIZES = (
