@@ -469,7 +469,8 @@ class _Walk:
         rest = ps - begins - more - fetch - bell
         busy = spent["launch_ns"] or spent["collective_ns"]
         first = TimePart("cpu", "host.launch", rest) if busy else TimePart("wait", "host", rest)
-        starts = ("protocol", begins), (added.removesuffix("_ns"), more), ("descriptor", fetch), ("doorbell", bell)
+        protocol = name.rpartition(", ")[2] if begins else ""
+        starts = (protocol, begins), (added.removesuffix("_ns"), more), ("descriptor", fetch), ("doorbell", bell)
         parts = *(TimePart("start", f"host.{of}", took) for of, took in starts), first
         return [part for part in parts if part.ps]
 

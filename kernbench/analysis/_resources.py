@@ -25,7 +25,8 @@ RESOURCES = {
     "pe_cpu": "PE_CPU", "m_cpu": "M_CPU", "io_cpu": "IO_CPU", "router": "routers", "ucie": "UCIe ports",
     "switch": "PCIe switch", "pcie_ep": "PCIe end point", "noc": "IO NoC", "launch": "host, start of launches",
     "doorbell": "doorbell", "descriptor": "descriptor fetch", "attention_start": "start of attention",
-    "collective_start": "start of a collective", "protocol": "start of a protocol",
+    "collective_start": "start of a collective",
+    **dict.fromkeys(("ll", "ll128", "simple"), "start of a protocol"),
     "sip_switch": "SIP switch", "nic_switch": "SIP switch",
 }  # fmt: skip
 # Kinds of links: what readers call them, and the kinds of their two ends, in either direction.
@@ -80,7 +81,9 @@ def attribution(kind: str, resource: str) -> Attribution:
     if name is None:
         return Attribution(resource, ())
     if not arrow:
-        return Attribution(name, settings(name, RATE, DURATION))
+        fields = settings(name, RATE, DURATION)
+        of_protocol = tuple(field for field in fields if field.split(".")[-2] == kind_of(src))
+        return Attribution(name, of_protocol or fields)
     if kind == "wire":
         return Attribution(f"wire of the {name}" if len(name.split()) == 2 else name, settings(name, DURATION))
     return Attribution(name, settings(name, RATE))

@@ -468,7 +468,7 @@ class Protocol(Model):
         "Of the larger side of a call on a device; 0 if the protocol is not used",
         default=0,
     )
-    start_ns: Ns = described("start", "Added to system.host.collective_start_ns", "start of a protocol", default=0.0)
+    start_ns: Ns = duration("start", "Added to system.host.collective_start_ns", "start of a protocol", default=0.0)
     chunk_ns: Ns = described(
         "cost per chunk", "The receiving PE's, added to writing each message to its slot", default=0.0
     )

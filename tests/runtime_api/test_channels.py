@@ -141,9 +141,9 @@ def test_why_names_the_start_of_a_protocol():
 
     with session(machine(**{f"{IPCQ}ll.up_to_bytes": 8192, f"{IPCQ}ll.start_ns": 700})) as torch:
         on_ranks(program, RANKS, torch=torch, **RING)
-        path = torch.result.critical_path
-        named = [part for step in path for part in step.parts if part.resource == "host.protocol"]
-    assert sum(part.ps for part in named) == 700_000
+    (start,) = [reason for reason in torch.result.why() if reason.what == "start of a protocol"]
+    assert (start.ns, start.fields) == (700, (f"{IPCQ}ll.start_ns",))
+    assert start.advice().startswith("lower ")
 
 
 def test_an_all_to_all_keeps_all_links_in_use():

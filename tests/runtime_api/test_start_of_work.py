@@ -136,3 +136,5 @@ def test_a_prediction_of_such_a_run_is_refused():
     _, free = launches()
     with pytest.raises(ConfigError, match=r"system.host.launch_ns = 1.*run the program on the changed machine"):
         free.what_if({"system.host.launch_ns": 1})
+    with pytest.raises(ConfigError, match=r"simple.start_ns = 1.*run the program on the changed machine"):
+        free.what_if({"cube.pe.pe_ipcq.simple.start_ns": 1})

@@ -16,8 +16,14 @@ from kernbench.config._overrides import leaves
 from kernbench.config._schema import speeds
 from kernbench.errors import ConfigError
 
-# What a prediction can change. Costs of a launch on the host are left out.
-COVERED = tuple(path for path in speeds() if not path.startswith("system.host."))
+
+def _begins(path: str) -> bool:
+    """Whether a field costs a launch or collective time before it begins."""
+    return path.startswith("system.host.") or path.endswith(".start_ns")
+
+
+# What a prediction can change.
+COVERED = tuple(path for path in speeds() if not _begins(path))
 # Errors of predictions for fields up to four times slower or faster, too short and too long, as shares of the exact
 # time, rounded up: random workloads on random machines (tests/fuzz/advice.py, benchmarks/predictions.py). With messages
 # between PEs, each with the slowdown up to which it holds.
@@ -235,8 +241,7 @@ def _changes(spec: Mapping[str, Any], overrides: Mapping[str, object] | Sequence
         raise ConfigError("these records do not hold the machine they were made on; run the bench again")
     asked = leaves(_with_wide_links(spec, overrides).to_spec())
     old = leaves(read_machine(dict(spec)).to_spec())  # with keys that are newer than the records
-    begins = [x for x in old if x.startswith("system.host.") or x.endswith(".start_ns")]
-    if costs := [f"{field} = {old[field]:g}" for field in begins if old[field]]:
+    if costs := [f"{field} = {value:g}" for field, value in old.items() if _begins(field) and value]:
         raise ConfigError(
             f"{', '.join(costs)}: a prediction does not know when the host has prepared a launch; run the program on "
             "the changed machine"
