@@ -117,6 +117,7 @@ def closed_form_ms(devices: int, gbs: float) -> float:
     return (2 + 4) * (LAYER + ROOT) * (devices - 1) / devices / gbs / 1e6
 
 
+@pytest.mark.slow
 def test_compute_hides_all_but_the_first_gathers_and_the_last_reductions():
     two, three = (exposed_ms(8, NIC, layers, scale=16) for layers in (2, 3))
     assert three == pytest.approx(two, rel=1e-6)

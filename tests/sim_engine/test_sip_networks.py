@@ -331,6 +331,7 @@ def test_a_switch_rounds_a_sum_once(dtype):
         assert all(np.array_equal(tensor.numpy(), exact) for tensor in tensors)
 
 
+@pytest.mark.slow
 def test_auto_adds_at_the_switch_where_it_is_worth_it():
     def program(torch, rank):
         dist, x = torch.distributed, torch.tensor(np.arange(50_000, dtype=np.float32) * (rank + 1), device="ahbm")

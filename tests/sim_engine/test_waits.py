@@ -48,7 +48,7 @@ def test_waits_are_those_of_the_hops(changes, steps, pes):
     assert found[0] == found[1] == of_hops(engine)
 
 
-@pytest.mark.parametrize("algorithm", slow_after(2, ALGORITHMS))
+@pytest.mark.parametrize("algorithm", slow_after(1, ALGORITHMS))
 def test_waits_of_collectives_are_those_of_the_hops(algorithm):
     """Hops do not tell how long a message has waited for its turn in front of a PE's first link."""
     engine = all_reduce(algorithm, trace=True)

@@ -177,6 +177,7 @@ def test_the_same_bytes_on_other_pes_are_compared():
     assert times == sorted(times)
 
 
+@pytest.mark.slow
 def test_the_first_change_makes_it_faster():
     chosen = kb.ccl.choose(4096, sips=2, network="ring_1d", machine=SMALL)
     first = chosen.changes.iloc[0]

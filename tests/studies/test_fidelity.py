@@ -270,6 +270,7 @@ def test_the_host_prepares_a_collective_while_the_devices_are_busy_with_those_be
     assert alone / 30 < behind < alone / 10
 
 
+@pytest.mark.slow
 def test_calls_in_a_graph_do_not_wait_for_the_host(tmp_path):
     at, given = tmp_path / "mine.csv", "bytes=4096; ranks=2; call_us=30; system.sips.count=2"
     rows = [f'all_reduce,"{given}; calls={calls}",1,us,mine' for calls in ("eager", "graph", "difference")]

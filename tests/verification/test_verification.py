@@ -26,7 +26,7 @@ QUICK = (
     "message-alone", "reads-alone", "writes-alone", "parts", "check-values", "launch-start", "common-start", "issue",
     "space",
 )  # fmt: skip
-SLOW = ("reference", "tie-spread", "tie-spread-each", "message-alone", "buffers", "digest")
+SLOW = ("reference", "tie-spread", "tie-spread-each", "message-alone", "buffers", "digest", "tie-spread-product", "ideal")
 MODEL = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
 
 
