@@ -8,7 +8,7 @@ cdef class PeProgram
 from kernbench.components._command cimport Command, Composite, Dot, Load, Recv, Send, Store, Value, Vector
 from kernbench.sim_engine._core cimport Core
 from kernbench.sim_engine._op_log cimport OpLog
-from kernbench.sim_engine._transaction cimport Callee
+from kernbench.sim_engine._callee cimport Callee
 
 
 cdef class Job:

@@ -28,9 +28,9 @@ from kernbench.components._command import (
     VectorOp,
 )
 from kernbench.errors import KernbenchError, KernelError, LimitError
+from kernbench.sim_engine._callee import Callee
 from kernbench.sim_engine._host_requests import LaunchBroadcast
 from kernbench.sim_engine._op_log import STEP_KIND
-from kernbench.sim_engine._transaction import Callee
 from kernbench.sim_engine._user_code import user_frame, user_line
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming

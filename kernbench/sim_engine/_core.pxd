@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from kernbench.sim_engine._transaction cimport Callee
+from kernbench.sim_engine._callee cimport Callee
 from kernbench.sim_engine._transaction cimport Route
 from kernbench.sim_engine._transaction cimport Transaction
 from kernbench.sim_engine._waits cimport Waits

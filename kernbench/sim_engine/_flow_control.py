@@ -6,20 +6,16 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kernbench._engine_selection import CORE, engine
 from kernbench.errors import ArgumentError, ConfigError
-from kernbench.sim_engine import _python_routers
+from kernbench.sim_engine._routers import Leg, Routers
 from kernbench.topology import _naming as naming
 from kernbench.topology._graph import Graph, RouterClock
 
-if TYPE_CHECKING or engine() != CORE:
-    from kernbench.sim_engine._python_routers import Leg, Routers
-else:
-    from kernbench.sim_engine._routers import Leg, Routers
+if TYPE_CHECKING:
+    from kernbench.sim_engine._network import Link
 
 REQUEST, REPLY = 0, 1
 
-_Link = _python_routers.NetworkLink
 LinkOf = Callable[[str, str], Any]
 _SIPS = ""  # the network of the IO chiplets and of the switches between them
 
@@ -82,7 +78,7 @@ class RouterNetwork:
         self._ports: dict[str, tuple[int, dict[str, int]]] = {}
         self._sources: dict[tuple[str, str], int] = {}
 
-    def leg(self, path: Sequence[str], into: _Link, out: _Link, message_class: int, k: int) -> Leg:
+    def leg(self, path: Sequence[str], into: Link, out: Link, message_class: int, k: int) -> Leg:
         """Create the leg of a route over the routers of `path`; flits continue at link `k` of the route."""
         source = self._sources.get((into.src, into.dst))
         if source is None:

@@ -29,14 +29,13 @@ import simpy
 from simpy.events import NORMAL
 
 from kernbench._units import ServiceTimes, flits, ns_to_ps
-from kernbench.sim_engine._transaction import Callee
+from kernbench.sim_engine._callee import Callee
 from kernbench.sim_engine._waits import UNKNOWN, Waits
 
 if TYPE_CHECKING:
     from kernbench.config._schema import Hbm
     from kernbench.sim_engine._memory_store import MemoryStore
     from kernbench.sim_engine._network import Network
-    from kernbench.sim_engine._python_routers import Leg
     from kernbench.sim_engine._transaction import Route, Transaction
     from kernbench.topology._graph import Edge
 
@@ -91,7 +90,7 @@ class Link:
         self.base = to << _NUMBER_BITS
         self.free = self.behind = self.busy_ps = self.pending = 0
         self.served_key, self.served_wait = -1, UNKNOWN
-        self.legs: dict[int, Leg] | None = None
+        self.legs: dict[int, Any] | None = None
         self.arbiter: Arbiter | None = None
         self.memory: HbmSlice | None = None
 

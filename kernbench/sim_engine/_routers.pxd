@@ -1,114 +1,99 @@
-"""What `_routers.pyx` declares."""
-
+cimport cython
 from libc.stdint cimport int64_t
 
 from kernbench.sim_engine._core cimport Core, Flit, Link
-from kernbench.sim_engine._transaction cimport Callee
+from kernbench.sim_engine._callee cimport Callee
 
+cdef int _ACTIVE, _CLASSES, _IDLE, _NONE, _WAITS
+cdef int64_t _NEVER
 
-cdef struct Held:  # a flit inside the network, or in front of it
-    int hop, next
-    bint first, last
-    int64_t number, since_ps
-
-
-cdef struct Vc:
-    int head, n, state, out, out_vc, accept  # `out` is a sender
-    bint listed
-    int64_t ready
-
-
-cdef struct Input:
-    int router, upstream, next_vc, accept
-
-
-cdef struct Sender:  # into a buffer: an output of a router, or a source
-    int router, into, wire, grant  # `into` is an input, -1 outside
-    int64_t free
-
-
-cdef struct Source:
-    int sender, last_class
-    bint listed
-    int first[2]
-    int last[2]
-    int vcs[2]
-
-
-cdef struct Router:
-    int input, inputs, output, outputs, n_busy
-    bint listed
-    int* busy  # the VCs of its inputs that have flits
-
-
-cdef struct Event:  # a flit that reaches an input, or (held < 0) a credit that reaches a sender
-    int to, vc, held
-
-
-cdef struct Bucket:
-    Event* at
-    int n, room
-
-
+cdef class Router
 cdef class Routers
+
+cdef int _turn(int number, int pointer, int n) noexcept
+
+
+@cython.final
+cdef class RouterLink:
+    cdef Link server
+    cdef Router router
+    cdef int64_t free
+    cdef int accept, grant, into, next_vc, offered, output, taken, turns, vc, wire
+
+
+@cython.final
+cdef class Router:
+    cdef list outputs
+    cdef int[::1] busy
+    cdef int64_t due
+    cdef int inputs, n_busy, vc
+    cdef bint listed
+
+
+@cython.final
+cdef class InjectionQueue:
+    cdef RouterLink output
+    cdef int[::1] first, last, vc
+    cdef int64_t due
+    cdef int last_class
 
 
 cdef class Leg(Callee):
-    cdef readonly Routers routers
-    cdef readonly int source, message_class, k
-    cdef readonly int64_t priority, base, extra_ps, last_ps
+    cdef Routers routers
+    cdef InjectionQueue source
+    cdef dict early
+    cdef int64_t base, entered, extra_ps, last_ps, left, priority
+    cdef int hop, k, message_class
     cdef public bint ordered
     cdef public int packet_flits
-    cdef int64_t entered, left
-    cdef dict early
-    cdef int n
-    cdef int* outs
-    cdef int* low
-    cdef int* high
+    @cython.locals(position=int)
     cpdef landed(self, flit)
-    cdef int leave(self, int i, int64_t t_ps) except -1
+    cdef int leave(self, int64_t number, Flit flit, int64_t t_ps) except -1
+    cdef int deliver(self, Flit flit, int64_t t_ps) except -1
 
 
+@cython.final
 cdef class Routers:
-    cdef readonly Core core
-    cdef readonly int number, vcs, depth
-    cdef readonly int64_t cycle_ps
-    cdef int n, routing, vc_allocation, switch_allocation, traversal
-    cdef list links, flits
-    cdef Held* held
-    cdef int n_held, room_held, spare
-    cdef list held_legs
-    cdef Vc* channels
-    cdef int* fifo
-    cdef Input* inputs
-    cdef Sender* senders
-    cdef int* credits
-    cdef char* taken
-    cdef int* vc_grants
-    cdef Source* sources
-    cdef Router* routers
-    cdef int n_inputs, room_inputs, n_senders, room_senders, n_sources, room_sources, n_routers, room_routers
-    cdef int* busy
-    cdef int n_busy, room_busy
-    cdef int* sending
-    cdef int n_sending, room_sending
-    cdef Bucket* wheel
-    cdef int span
-    cdef int64_t now, events
+    cdef Core core
+    cdef int64_t cycle_ps, number
+    cdef int depth, hops, n, routing, switch_allocation, traversal, unused, vc_allocation, vcs
+    cdef list busy, flits, legs, link_of, routers, sending, sources
     cdef set scheduled
-    cdef int* best
-    cdef int* waiting
-    cdef int* asked
-    cdef int* winner
-    cdef int room_ports
-    cdef int _sender(self, int router, int wire, link) except -1
-    cdef int wake(self, int source) except -1
-    cdef int schedule(self, int64_t t) except -1
-    cdef int post(self, int64_t t, int to, int vc, int held) except -1
-    cdef int take(self, int into, int vc, int held, int64_t t) except -1
-    cdef int begin(self, int channel, int64_t ready) except -1
-    cdef int allocate_vcs(self, Router* router, int64_t t) except -1
-    cdef int allocate_switch(self, Router* router, int64_t t) except -1
-    cdef int send(self, int channel, int64_t t) except -1
-    cdef int serve(self, int sender, int held, int64_t t, int least) except -1
-    cdef int send_from(self, Source* source, int64_t t) except -1
+    cdef int[::1] accept, asked, at, flit, following, grant, head, high, hop, low, next, offered, oldest, out, state, tail, taken, wants
+    cdef int64_t[::1] arrival, entered_ps, free, position, ready
+    cpdef int add_router(self, int inputs, outputs) except -1
+    @cython.locals(router=Router)
+    cpdef join(self, int src, int output, int dst, int into)
+    @cython.locals(output=RouterLink)
+    cpdef int add_source(self, int router, int into, int wire, Link link) except -1
+    @cython.locals(first=int, end=int, i=int, router=Router)
+    cdef int add_hops(self, RouterLink link, hops) except -1
+    @cython.locals(first=int, end=int, vc=int, link=RouterLink)
+    cdef RouterLink _add_link(self, int output, int wire, Link server)
+    @cython.locals(v=int)
+    cdef int _connect(self, RouterLink link, Router router, int into) except -1
+    @cython.locals(source=InjectionQueue, output=RouterLink, c=int, i=int)
+    cdef int enter(self, Leg leg, Flit flit, bint head, bint tail) except -1
+    @cython.locals(i=int)
+    cdef int _number(self, Leg leg, Flit flit) except -1
+    cdef int _schedule(self, int64_t t) except -1
+    @cython.locals(router=Router, source=InjectionQueue, due=int64_t, n=int)
+    cpdef cycle(self, int64_t t)
+    @cython.locals(i=int, n=int, vc=int, due=int64_t)
+    cdef int _await(self, Router router, int64_t t) except -1
+    @cython.locals(place=int, link=RouterLink, router=Router)
+    cdef int _put(self, int i, int vc, int64_t arrival) except -1
+    cdef int _begin(self, int i, int vc, int64_t t) except -1
+    cdef int _after(self, int place, int vc) noexcept
+    @cython.locals(n_in=int, n_out=int, asking=bint, i=int, vc=int, hop=int, out=int, other=int, pointer=int, best=int, least=int, turns=int)
+    cdef int _allocate_vcs(self, Router router, int64_t t) except -1
+    @cython.locals(n_in=int, n_out=int, n=int, i=int, vc=int, output=RouterLink, into=RouterLink, turns=int)
+    cdef int _allocate_switch(self, Router router, int64_t t) except -1
+    @cython.locals(place=int, out=int, i=int, tail=bint, since_ps=int64_t, arrival=int64_t)
+    cdef int _send(self, RouterLink into, int vc, RouterLink output, int64_t t) except -1
+    @cython.locals(leg=Leg, flit=Flit)
+    cdef int _leave(self, int i, int64_t t_ps) except -1
+    @cython.locals(ps=int64_t, cycles=int64_t)
+    cdef int _serve(self, RouterLink link, int i, int64_t since_ps, int64_t t, int least) except -1
+    @cython.locals(output=RouterLink, server=Link, each=int, n=int, c=int, i=int, vc=int, low=int, v=int)
+    cdef int _send_from(self, InjectionQueue source, int64_t t) except -1

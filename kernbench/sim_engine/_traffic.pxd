@@ -2,7 +2,8 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from kernbench.sim_engine._core cimport Core as CCore
-from kernbench.sim_engine._transaction cimport Callee, Route as CRoute
+from kernbench.sim_engine._callee cimport Callee
+from kernbench.sim_engine._transaction cimport Route as CRoute
 
 
 cdef class Terminal(Callee):

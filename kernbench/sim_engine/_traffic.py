@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench.sim_engine._transaction import Callee
+from kernbench.sim_engine._callee import Callee
 
 if TYPE_CHECKING:
     from kernbench.sim_engine._network import Core

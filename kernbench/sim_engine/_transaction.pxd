@@ -6,11 +6,6 @@ from kernbench.sim_engine._causes cimport Cause
 from kernbench.sim_engine._waits cimport Waits
 
 
-cdef class Callee:
-    cpdef landed(self, arg)
-    cpdef woken(self, int what, arg)
-
-
 cdef class Route:
     cdef public int64_t base, flit_bytes, nbytes, flits, logged, sent
     cdef public Route first

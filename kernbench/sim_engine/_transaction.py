@@ -1,4 +1,4 @@
-"""Routes, transactions and completion callbacks."""
+"""Routes and transactions."""
 
 from __future__ import annotations
 
@@ -14,23 +14,6 @@ if TYPE_CHECKING:
     from kernbench.sim_engine._causes import Cause
     from kernbench.sim_engine._network import Link, Network
     from kernbench.sim_engine._waits import Waits
-
-
-class Callee:
-    """Base class of callbacks that compiled code calls directly: on arrivals, and at requested times."""
-
-    __slots__ = ()
-
-    def landed(self, arg: Any) -> None:
-        """Handle an arrival."""
-        raise TypeError(f"{type(self).__name__} takes no messages")
-
-    def woken(self, what: int, arg: Any) -> None:
-        """Continue with step `what` at the requested time."""
-        raise TypeError(f"{type(self).__name__} is not to be woken")
-
-    def __call__(self, arg: Any) -> None:
-        self.landed(arg)
 
 
 COUNT_BITS = 34  # of messages from one node; the rest of 63 bits numbers the nodes

@@ -100,6 +100,50 @@ def test_a_cycle_is_the_time_of_a_flit_with_its_header():
         assert done == [7 * cycle_ps]
 
 
+def served(*packets, **router) -> list[tuple[str, int]]:
+    """Send packets (src, dst, flits) at once, PE 0's first; return (end of the link, packet) of each flit on a link."""
+    sim = Engine(machine(**router), trace=True)
+    for src, dst, flits in packets:
+        links = sim.network.route(src, dst).links
+        links[0].legs[id(links)].packet_flits = flits
+        sim.send(src, dst, flits * FLIT, lambda: None)
+    sim.run()
+    keys = sorted({hop.key for hop in sim.network.hops})
+    hops = sorted(sim.network.hops, key=lambda hop: hop.start_ps)
+    return [(hop.link.partition("->")[2], keys.index(hop.key)) for hop in hops]
+
+
+def test_a_vc_of_an_output_serves_the_vcs_of_inputs_in_turn():
+    # There is one VC to the slice. Without a cycle for the route, both streams ask for it when it is free.
+    flits = [(PE0, SLICE1, 1)] * 8 + [(PE1, SLICE1, 1)] * 8
+    at_slice = [number // 8 for end, number in served(*flits, vcs=1, pipeline=[0, 1, 1, 1]) if end == SLICE1]
+    # PE 1's third packet asks in cycle 6, as does PE 0's first one.
+    assert at_slice == [1, 1, *[0, 1] * 6, 0, 0]
+
+
+def test_a_packet_takes_the_vcs_of_an_output_in_turn():
+    # Flits 0 and 2 are in one VC of r0c0. When flit 2 asks, VCs 0 and 1 of the output are free; flit 0 has had VC 0. In
+    # VC 1, flit 2 reaches r0c1 in the cycle in which flit 1 leaves it, and waits for a cycle.
+    flits = [(PE0, SLICE1, 1, 1000 * i) for i in range(3)]
+    assert ends(*flits, vcs=2) == [12_000, 13_000, 16_000]
+    # With a VC for each, flit 2 takes VC 0, and reaches r0c1 in the cycle in which flit 0 leaves it.
+    assert ends(*flits, vcs=3) == [12_000, 13_000, 15_000]
+
+
+def test_an_input_serves_its_vcs_in_turn():
+    # The SRAM's link takes two cycles for a flit: of the first packet three are left when the second one may be sent.
+    links = served((pe_dma(0, 0, 4), sram(0, 0), 4), (pe_dma(0, 0, 4), sram(0, 0), 4))
+    assert [number for end, number in links if end == sram(0, 0)] == [0, 0, 1, 0, 1, 0, 1, 1]
+
+
+def test_an_input_sends_to_its_outputs_in_turn():
+    # Packet 0 has cycles 9, 11, 13 and 15 of the output to the slice, packet 2 those between. In cycle 17, packet 0 is
+    # offered this output again, and packet 1 that to the east; the input takes them in turn from then on.
+    links = served((PE0, SLICE1, 8), (PE0, hbm(0, 0, 2), 8), (PE1, SLICE1, 16))
+    left = [number for end, number in links if end in (SLICE1, "sip0.cube0.r0c2") and number < 2]
+    assert left == [0] * 4 + [1, 0] * 4 + [1] * 4
+
+
 def test_an_output_serves_its_inputs_in_turn():
     # Both streams are at the switch of r0c1 from cycle 9 on, and share its output to the slice.
     first, second = ends((PE0, SLICE1, 16, 0), (PE1, SLICE1, 16, 5000), vcs=8)

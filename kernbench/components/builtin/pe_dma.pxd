@@ -18,7 +18,8 @@ from kernbench.components._pe cimport Job, Pe, PeProgram
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine._causes cimport Cause
 from kernbench.sim_engine._op_log cimport OpLog
-from kernbench.sim_engine._transaction cimport Callee, Route, Transaction
+from kernbench.sim_engine._callee cimport Callee
+from kernbench.sim_engine._transaction cimport Route, Transaction
 
 @cython.freelist(64)
 cdef class DmaRequest:

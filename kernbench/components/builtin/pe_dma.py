@@ -11,10 +11,11 @@ from kernbench.analysis._records import NONE, READ, SENT, WRITE
 from kernbench.components._command import Load, Ref, Run, Store
 from kernbench.components._pe import Job
 from kernbench.policy._routing import router_of
+from kernbench.sim_engine._callee import Callee
 from kernbench.sim_engine._causes import MEMORY, NOTHING, READING, READS, WRITES, WRITING, Cause
 from kernbench.sim_engine._network import BULK, Arbiter
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
-from kernbench.sim_engine._transaction import Callee, Transaction
+from kernbench.sim_engine._transaction import Transaction
 
 if TYPE_CHECKING:
     from kernbench.components._pe import Pe, PeProgram

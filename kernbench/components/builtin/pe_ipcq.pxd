@@ -11,7 +11,8 @@ from kernbench.components._pe cimport Pe, PeProgram
 from kernbench.components.builtin.queues cimport Inbox, Message, Queue, Receive, Slot
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine._op_log cimport OpLog
-from kernbench.sim_engine._transaction cimport Callee, Route
+from kernbench.sim_engine._callee cimport Callee
+from kernbench.sim_engine._transaction cimport Route
 
 cdef int _PROGRESS, _IN_SLOT, _RELEASE, _MATCH
 cdef int64_t ARRIVED, NONE, SENT

@@ -18,11 +18,12 @@ from kernbench.components._command import Recv, Run
 from kernbench.components.builtin.queues import Inbox, Message, Queue, Receive, Slot
 from kernbench.components.builtin.switch_sum import SwitchSum
 from kernbench.errors import AllocationError, KernbenchError
+from kernbench.sim_engine._callee import Callee
 from kernbench.sim_engine._host_requests import QueueSpec
 from kernbench.sim_engine._network import QUEUE, Arbiter
 from kernbench.sim_engine._observer import QueueEvent
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
-from kernbench.sim_engine._transaction import Callee, Transaction
+from kernbench.sim_engine._transaction import Transaction
 from kernbench.topology import _naming as naming
 
 if TYPE_CHECKING:

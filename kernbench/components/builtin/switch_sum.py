@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.analysis._records import ARRIVED, PART
 from kernbench.errors import KernelError
-from kernbench.sim_engine._transaction import Callee
+from kernbench.sim_engine._callee import Callee
 
 if TYPE_CHECKING:
     from kernbench.components.builtin.pe_ipcq import QueuePart
