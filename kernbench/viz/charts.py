@@ -381,6 +381,9 @@ def parts(
     return draw
 
 
+_FEW_DOTS = 150  # more are drawn smaller
+
+
 def points(
     x: str, y: str, *, by: str = "", label: str = "", panel: str = "", log_x: bool = False, log_y: bool = False
 ) -> _Kind:
@@ -400,7 +403,9 @@ def points(
         if by:
             shape = alt.Shape(by, type="nominal", title=plot.title(by), scale=alt.Scale(domain=plot.values(by)))
             colour = {"color": plot.colour(by), "shape": shape}
-        layers = [base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=plot.tips(label, by, x, y), **colour)]
+        size, opacity = (60, 1.0) if len(rows) <= _FEW_DOTS else (16, 0.7)
+        dots = base.mark_point(filled=True, size=size, opacity=opacity)
+        layers = [dots.encode(tooltip=plot.tips(label, by, x, y), **colour)]
         if label:
             layers.append(base.mark_text(align="left", dx=8, dy=-8).encode(text=label))
         return plot.panels(layers, panel, _HEIGHT)
