@@ -26,7 +26,9 @@ QUICK = (
     "message-alone", "reads-alone", "writes-alone", "parts", "check-values", "launch-start", "common-start", "issue",
     "space",
 )  # fmt: skip
-SLOW = ("reference", "tie-spread", "tie-spread-each", "message-alone", "buffers", "digest", "tie-spread-product", "ideal")
+SLOW = (
+    "reference", "tie-spread", "tie-spread-each", "message-alone", "buffers", "digest", "tie-spread-product", "ideal",
+)  # fmt: skip
 MODEL = (ROOT / "docs" / "model.md").read_text(encoding="utf-8")
 
 
