@@ -403,7 +403,7 @@ def points(
         if by:
             shape = alt.Shape(by, type="nominal", title=plot.title(by), scale=alt.Scale(domain=plot.values(by)))
             colour = {"color": plot.colour(by), "shape": shape}
-        size, opacity = (60, 1.0) if len(rows) <= _FEW_DOTS else (16, 0.7)
+        size, opacity = (60, 1) if len(rows) <= _FEW_DOTS else (16, 0.7)
         dots = base.mark_point(filled=True, size=size, opacity=opacity)
         layers = [dots.encode(tooltip=plot.tips(label, by, x, y), **colour)]
         if label:
