@@ -25,7 +25,7 @@ pytestmark = [
 ]
 SERVE = f"""
 from kernbench.notebook import _page as page, _serve as serve
-page.MOST_KERNELS, page.MOST_OF_A_VISITOR, page.MOST_RUNS = 3, 2, 2
+page.MOST_KERNELS, page.MOST_OF_A_VISITOR, page._MOST_RUNS = 3, 2, 2
 serve.notebook = lambda: {str(ROOT / "notebooks" / "explorer.ipynb")!r}
 serve.serve_page(serve.web_arguments(TOKEN, PORT, browser=False))
 """

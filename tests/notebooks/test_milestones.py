@@ -28,8 +28,8 @@ def small_parameters(path) -> list[str]:
     return options
 
 
-# Made of points that the small parameters leave out: changes to the published run, a long list of references.
-ONLY_IN_FULL = {"published_gap", "references"}
+# Made of points that the small parameters leave out: changes to the published run, a long list of references, a device.
+ONLY_IN_FULL = {"published_gap", "references", "fidelity_device"}
 
 
 def committed(path) -> set[str]:
