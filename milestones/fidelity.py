@@ -60,6 +60,15 @@ tables = report.study.tables(report.rows)
 report
 
 # %% [markdown]
+# ## Errors
+#
+# Of a device on measurements that were not used for its machine file, and of each component with all mechanisms of its
+# reference.
+
+# %%
+tables["Errors"]
+
+# %% [markdown]
 # ## References
 #
 # *error*: our value compared with the reference. *explained by*: the mechanism that removes most of the error, with its
