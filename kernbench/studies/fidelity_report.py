@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, exp, inf, log
 from re import split
@@ -160,17 +159,14 @@ def domains(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
         together = [
             1 + (row["error_pct"] if row["together_pct"] is None else row["together_pct"]) / 100 for row in each
         ]
-        explained = Counter(row["explained_by"] for row in each if row["share_pct"] is not None)
         found.append(
             {
                 "domain": _DOMAINS.get(kind, kind),
                 "tool": _tool(each),
                 "n": len(each),
                 "median": median(default),
-                "p90": _within(default),
                 "median_with": median(together),
                 "p90_with": _within(together),
-                "mechanism": next((name for name, _ in explained.most_common(1)), ""),
             }
         )
     return found
@@ -373,9 +369,7 @@ def findings(rows: Sequence[ChartRow]) -> Iterator[Finding]:
         detail += f"Geometric mean of the errors {100 * off:.1f} %, Kendall's tau {tau:.2f}."
         values = {"median_pct": {one["work"]: one["median_pct"] for one in found}, "mean_pct": 100 * off, "tau": tau}
         yield Finding(text, "fidelity_device", 700, values, detail)
-    each_of = {_DOMAINS.get(kind, kind): each for kind, each in groups(compared(rows), "kind").items()}
-    for place, domain in enumerate(domains(rows)):
-        each = each_of[domain["domain"]]
+    for place, (domain, each) in enumerate(zip(domains(rows), _by_domain(compared(rows)).values(), strict=True)):
         worst = max(each, key=lambda row: abs(row["error_pct"]))
         values = {name: domain[name] for name in ("domain", "n", "median", "median_with")}
         values |= {"error_pct": worst["error_pct"], "what": worst["what"]}
