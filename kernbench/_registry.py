@@ -113,7 +113,7 @@ COMPONENTS = Registry(
         "pe_fetch_store": f"{_BUILTIN}.pe_units:PeFetchStore",
         "pe_gemm": f"{_BUILTIN}.pe_gemm:PeGemm",
         "pe_math": f"{_BUILTIN}.pe_units:PeMath",
-        "pe_tcm": f"{_BUILTIN}.pe_units:PeTcm",
+        "pe_tcm": f"{_BUILTIN}.pe_tcm:PeTcm",
         "pe_mmu": f"{_BUILTIN}.pe_units:PeMmu",
         "pe_ipcq": f"{_BUILTIN}.pe_ipcq:PeIpcq",
     },

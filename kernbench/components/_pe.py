@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from kernbench.analysis._roofline import MatrixEngine
     from kernbench.components.builtin.pe_dma import PeDma
     from kernbench.components.builtin.pe_scheduler import PeScheduler
-    from kernbench.components.builtin.pe_units import PeFetchStore, PeMath, PeMmu, PeTcm
+    from kernbench.components.builtin.pe_tcm import PeTcm
+    from kernbench.components.builtin.pe_units import PeFetchStore, PeMath, PeMmu
 
 
 class _Piece:

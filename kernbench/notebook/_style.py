@@ -13,7 +13,7 @@ import anywidget
 import ipywidgets as widgets
 
 from kernbench.viz._fields import fields, parameter_label
-from kernbench.viz._picture import shared_js, style_css
+from kernbench.viz._picture import helpers_js, style_css
 from kernbench.viz.charts import altair
 
 NOTHING_RAN = "<p>Nothing has run yet: press Run, and it is shown here.</p>"
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 class _Frame(anywidget.AnyWidget):
     """The style sheet of a page of panels, its theme, and the names of its controls for screen readers."""
 
-    _esm = f"{shared_js()}\n{(HERE / 'frame.js').read_text('utf-8')}"
+    _esm = f"{helpers_js()}\n{(HERE / 'frame.js').read_text('utf-8')}"
     _css = f"{style_css()}\n{(HERE / 'frame.css').read_text('utf-8')}"
 
 

@@ -91,9 +91,8 @@ class RouteTable:
                 there_ps = self._alone_ps(path, config.system.command_bytes)
                 way_ps = max(way_ps, there_ps + self._alone_ps(reverse(path), flit))
         alone_ns = (way_ps + memory_ps) / 1000 + (nbytes - flit) / gbs
-        waits = (
-            2 if apart or hbm.timing != "simple" else 1
-        )  # for rows, banks and other PEs about as long again (chosen)
+        # Rows, banks and other PEs make a read wait about as long again (chosen).
+        waits = 2 if apart or hbm.timing != "simple" else 1
         return math.ceil(round(waits * alone_ns * gbs / nbytes, 6))
 
     def _alone_ps(self, path: tuple[str, ...], nbytes: int) -> int:

@@ -16,8 +16,8 @@ from kernbench._registry import COMPONENTS
 from kernbench._units import ACK_BYTES, ServiceTimes, service_times
 from kernbench.errors import ArgumentError
 from kernbench.policy._routing import router_of
-from kernbench.sim_engine._flow_control import REPLY, REQUEST, FlowControl
 from kernbench.sim_engine._python_core import Hop
+from kernbench.sim_engine._router_networks import REPLY, REQUEST, RouterNetworks
 from kernbench.sim_engine._transaction import COUNT_BITS, Reply, Route, Transaction
 from kernbench.topology._graph import Graph, Node
 
@@ -51,9 +51,9 @@ class Network:
         self._first: dict[int, Route] = {}
         self._hooks: dict[str, tuple[int, _Hook]] = {}
         self._kinds: dict[int, tuple[bool, ServiceTimes]] = {}  # of links, by the edge that equal cubes share
-        self.flow = None
+        self.routers = None
         if graph.clocks:
-            self.flow = FlowControl(core, graph, self.link)
+            self.routers = RouterNetworks(core, graph, self.link)
             core.credits = True
         self._names: tuple[str, ...] = ()
         if trace:
@@ -130,8 +130,8 @@ class Network:
         known, make = self.links.get, self.link
         links = tuple([known(pair) or make(*pair) for pair in pairs])
         links[0].merges = True
-        if self.flow is not None:
-            self.flow.attach((links[0].src, *[link.dst for link in links]), links, message_class)
+        if self.routers is not None:
+            self.routers.attach((links[0].src, *[link.dst for link in links]), links, message_class)
         node = self.graph.index(links[0].src)
         route = Route(links, node << COUNT_BITS, self._first.get(node), self.flit_bytes)
         self._first.setdefault(node, route)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from kernbench.viz._scene import Scene
 
 _FILES = (
-    "shared.js", "loads.js", "machine_part.js", "machine_drawing.js", "machine.js", "details.js", "timeline_run.js",
-    "timeline_rows.js", "timeline_place.js", "timeline_comparison.js", "timeline_drawing.js", "timeline_trace.js",
-    "timeline_area.js", "timeline.js", "why.js", "page.js", "picture.js",
+    "helpers.js", "clock.js", "loads.js", "machine_part.js", "machine_drawing.js", "machine.js", "details.js",
+    "timeline_run.js", "timeline_rows.js", "timeline_place.js", "timeline_comparison.js", "timeline_drawing.js",
+    "timeline_trace.js", "timeline_area.js", "timeline.js", "why.js", "page.js", "picture.js",
 )  # fmt: skip
 
 
@@ -49,8 +49,8 @@ def style_css() -> str:
     return "".join(rules) + _read("tokens.css")
 
 
-def shared_js() -> str:
-    return _read("shared.js")
+def helpers_js() -> str:
+    return _read("helpers.js")
 
 
 # The page may run its own script and style, and load nothing.

@@ -15,7 +15,7 @@ from kernbench.analysis._transfer import TransferLeg, message_parts
 from kernbench.errors import ConfigError
 from kernbench.policy._routing import RouteTable
 from kernbench.runtime_api.context import session
-from kernbench.sim_engine._flow_control import REPLY, REQUEST
+from kernbench.sim_engine._router_networks import REPLY, REQUEST
 from kernbench.topology._mesh import vc_classes
 from kernbench.topology._naming import hbm, pe_dma, sram
 from kernbench.topology.builder import resolve_topology
@@ -182,7 +182,7 @@ def test_flits_of_a_route_arrive_in_order():
 
 def test_requests_and_replies_have_virtual_channels_of_their_own():
     network = Engine(machine(vcs=3)).network
-    routers = network.flow.network("sip0.cube0", "sip0.cube0.r0c0")
+    routers = network.routers.network("sip0.cube0", "sip0.cube0.r0c0")
     path = ("sip0.cube0.r0c0", "sip0.cube0.r0c1")
     for message_class in (REQUEST, REPLY):
         hops = routers.hops(path, SLICE1, message_class)

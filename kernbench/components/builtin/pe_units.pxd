@@ -1,24 +1,6 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-from kernbench.components._command cimport Value
-from kernbench.policy.address.allocator cimport FirstFit
-
-
-cdef class PeTcm:
-    cdef public str name
-    cdef public object config
-    cdef public FirstFit scratch, heap
-    cdef int64_t _small
-    cdef list _returned, _returned_ps, _returned_by
-    cdef public int64_t freed_by
-    @cython.locals(nbytes=int64_t, area=FirstFit, address=int64_t)
-    cpdef int64_t alloc(self, Value value, bint loaded, int64_t now) except -2
-    @cython.locals(i=Py_ssize_t)
-    cpdef free(self, Value value, int64_t at, int64_t by)
-    @cython.locals(freed=FirstFit, t=int64_t, address=int64_t)
-    cpdef int64_t _give_back(self) except -2
-
 
 cdef class PeMath:
     cdef public object config

@@ -20,7 +20,7 @@ LinkOf = Callable[[str, str], Any]
 _SIPS = ""  # the network of the IO chiplets and of the switches between them
 
 
-class FlowControl:
+class RouterNetworks:
     """The credit-based router networks of one machine; `link` returns the link between two nodes."""
 
     def __init__(self, core: Any, graph: Graph, link: LinkOf) -> None:
