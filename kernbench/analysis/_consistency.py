@@ -87,7 +87,7 @@ def _check_tables(records: Records) -> None:
         _check_texts((x.name, x.tag, x.dtype, *(kind for kind, *_ in x.vector)))
         _check_numbers((x.sip + 1, x.cube + 1, x.pe + 1, *x.shape, *(n for _, *work in x.vector for n in work)))
     for launch in records.launches:
-        _check_texts((launch.name, launch.queues))
+        _check_texts((launch.name, launch.queues, launch.protocol))
         times = (launch.start_ps, launch.end_ps, records.makespan_ps)
         _check_numbers((*times, times[1] - times[0], times[2] - times[1], launch.sip + 1))
         _check_numbers(

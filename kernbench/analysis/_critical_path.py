@@ -441,44 +441,34 @@ class _Walk:
         if not self.t:
             return NONE
         end = self._time(event)
-        parts = self._start_of_work(self.t - end, command) if command in self._launches else []
+        parts = self._start_of_work(self.t - end, self._launches[command]) if command in self._launches else []
         self._because("", event, "the operation before")
         what = "start of the launch" if parts else "the program"
         self._add(end, what, *(parts or [TimePart("wait", "host", self.t - end)]), host=True)
         return event
 
     @cached_property
-    def _launches(self) -> set[int]:
-        return set(self.d.begin[:, 0].tolist())
+    def _launches(self) -> dict[int, Launch]:
+        """Launches by their command."""
+        return dict(zip(self.d.begin[:, 0].tolist(), self.r.launches, strict=False))
 
-    @cached_property
-    def _collectives(self) -> set[str]:
-        return {launch.name for launch in self.r.launches if launch.queues}
-
-    def _start_of_work(self, ps: int, command: int) -> list[TimePart]:
+    def _start_of_work(self, ps: int, launch: Launch) -> list[TimePart]:
         """Split the time before a launch left the host, last part first; empty if a launch costs nothing."""
         spent = {name: ns_to_ps(ns) for name, ns in self.r.spec["system"].get("host", {}).items()}
-        name = self.r.commands[command].name
-        if not any(spent.values()) and not self._protocol_ps(name):
+        protocol = self.r.spec["cube"]["pe"]["pe_ipcq"].get(launch.protocol, {})
+        begins = min(ps, ns_to_ps(protocol.get("start_ns", 0.0)))
+        if not any(spent.values()) and not begins:
             return []
-        added = Host.start_field(name, name in self._collectives)
-        begins = min(ps, self._protocol_ps(name))
+        added = Host.start_field(launch.name, bool(launch.queues))
         more = min(ps - begins, spent.get(added, 0))
         fetch = min(ps - begins - more, spent["descriptor_ns"])
         bell = min(ps - begins - more - fetch, spent["doorbell_ns"])
         rest = ps - begins - more - fetch - bell
         busy = spent["launch_ns"] or spent["collective_ns"]
         first = TimePart("cpu", "host.launch", rest) if busy else TimePart("wait", "host", rest)
-        protocol = name.rpartition(", ")[2] if begins else ""
-        starts = (protocol, begins), (added.removesuffix("_ns"), more), ("descriptor", fetch), ("doorbell", bell)
+        starts = (launch.protocol, begins), (added.removesuffix("_ns"), more), ("descriptor", fetch), ("doorbell", bell)
         parts = *(TimePart("start", f"host.{of}", took) for of, took in starts), first
         return [part for part in parts if part.ps]
-
-    def _protocol_ps(self, name: str) -> int:
-        """Start of the protocol that the name of a collective ends with."""
-        queues = self.r.spec["cube"]["pe"]["pe_ipcq"] if name in self._collectives else {}
-        protocol = queues.get(name.rpartition(", ")[2], {})
-        return ns_to_ps(protocol.get("start_ns", 0.0))
 
 
 # Kind and name of the time of a step.

@@ -220,7 +220,7 @@ class Dependencies:
         )  # fmt: skip
 
 
-_SCHEMA_VERSION = 12
+_SCHEMA_VERSION = 13
 LOG_COLUMNS = {
     "start_ps": np.int64, "end_ps": np.int64, "component": np.int32, "kind": np.int16,
     "command": np.int32, "nbytes": np.int64, "flops": np.int64, "tile": np.int32,
@@ -301,7 +301,7 @@ class Launch:
 
     `queues` names the installation of the queues that its programs use, "" if they use none. `operation` is the number
     of the operation that it is part of, -1 if it was not queued on a device. Its programs run from `begin_ps` to
-    `done_ps`, -1 if unknown.
+    `done_ps`, -1 if unknown. `protocol` is that of a collective.
     """
 
     name: str
@@ -312,6 +312,7 @@ class Launch:
     operation: int = -1
     begin_ps: int = -1
     done_ps: int = -1
+    protocol: str = ""
 
 
 class DramActivity(NamedTuple):
@@ -538,7 +539,7 @@ class Records:
             mode, certified = meta.pop("mode"), meta.pop("certified")
             if mode == "fast" and not certified:
                 raise ConfigError(f'{path}: mode = "fast": an estimate, not a simulation; run the bench again')
-        elif version not in (*range(4, 12), _SCHEMA_VERSION):
+        elif version not in range(4, _SCHEMA_VERSION + 1):
             raise ConfigError(f"{path}: schema_version = {version} must be {_SCHEMA_VERSION}; run the bench again")
         if version < 5:
             arrays["stages"] = _no_rows(len(StageWork._fields))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kernbench.config._kinds import DURATION, RATE
-from kernbench.config._schema import settings, speeds
+from kernbench.config._schema import PROTOCOLS, settings, speeds
 
 
 class Attribution(NamedTuple):
@@ -26,7 +26,7 @@ RESOURCES = {
     "switch": "PCIe switch", "pcie_ep": "PCIe end point", "noc": "IO NoC", "launch": "host, start of launches",
     "doorbell": "doorbell", "descriptor": "descriptor fetch", "attention_start": "start of attention",
     "collective_start": "start of a collective",
-    **dict.fromkeys(("ll", "ll128", "simple"), "start of a protocol"),
+    **dict.fromkeys(PROTOCOLS, "start of a protocol"),
     "sip_switch": "SIP switch", "nic_switch": "SIP switch",
 }  # fmt: skip
 # Kinds of links: what readers call them, and the kinds of their two ends, in either direction.

@@ -13,6 +13,7 @@ from kernbench.ccl._group import Grid, Group, Neighbours, Place, Subgroup, by_sh
 from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.algorithms import Collective
 from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID_SIZES, OUT_OF_PLACE
+from kernbench.config._schema import PROTOCOLS
 from kernbench.errors import ConfigError, quote
 from kernbench.topology._naming import PeId
 from kernbench.triton_emu._runner import check_plain
@@ -124,7 +125,7 @@ class Algorithm:
         messages, a message fills one.
         """
         ipcq = machine.cube.pe.pe_ipcq
-        known = {name: getattr(self, name) or getattr(ipcq, name) for name in ("ll", "ll128", "simple")}
+        known = {name: getattr(self, name) or getattr(ipcq, name) for name in PROTOCOLS}
         name = self.protocol or replace(ipcq, **known).protocol(sys.maxsize if nbytes is None else nbytes)
         slot = self.slot_size or known[name].slot_bytes or ipcq.slot_bytes
         longer = slot > LARGEST_CHUNK and "chunk_bytes" in signature(self.kernel_args).parameters
@@ -149,7 +150,7 @@ class Algorithm:
     @property
     def chooses_protocol(self) -> bool:
         """Whether calls of different sizes may use different protocols."""
-        return any(each is not None and each.up_to_bytes for each in (self.ll, self.ll128))
+        return any((each := getattr(self, name)) is not None and each.up_to_bytes for name in PROTOCOLS[:-1])
 
     @property
     def sends_by(self) -> Protocol:

@@ -17,6 +17,7 @@ from kernbench.ccl.algorithms import Collective
 from kernbench.ccl.stages import CostTerms
 from kernbench.config import AUTO, CclConfig, find, read_ccl
 from kernbench.config._ccl import PROGRAM
+from kernbench.config._schema import PROTOCOLS
 from kernbench.errors import ConfigError, quote
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ CclLike = CclConfig | str | Path | Mapping[str, Any]
 AlgorithmLike = str | Algorithm | Collective | ModuleType | Callable[..., object]
 
 _SETTINGS = (
-    "buffer_kind", "n_slots", "slot_size", "channels", "ll", "ll128", "simple", "vc_chunk_size", "n_elem", "root_cube",
-    "world_size",
+    "buffer_kind", "n_slots", "slot_size", "channels", *PROTOCOLS, "vc_chunk_size", "n_elem", "root_cube", "world_size",
 )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def names(config: CclConfig, collective: str | None = None, contribution: str | 
 def unnamed(config: CclConfig) -> Algorithm:
     """Return an algorithm with the queues of the file's defaults, for what needs no other: its kernel does nothing."""
     own = config.defaults
-    return algorithm(_nothing, channels=own.channels, ll=own.ll, ll128=own.ll128, simple=own.simple)
+    return algorithm(_nothing, channels=own.channels, **{name: getattr(own, name) for name in PROTOCOLS})
 
 
 def _nothing(*_: object, tl: object) -> None:

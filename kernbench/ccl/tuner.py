@@ -22,13 +22,14 @@ from kernbench.ccl._schedule import LARGEST_CHUNK, Operator
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, plan, plan_group
 from kernbench.ccl.alpha_beta import Estimate, Simulate, alpha_beta, room_for_rings
 from kernbench.config._files import damaged, read_json, write_text
+from kernbench.config._schema import PROTOCOLS
 from kernbench.errors import ConfigError, DeadlockError, KernbenchError, OutOfMemoryError
 from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _SLOTS = (2, 4, 8, 16, 32)
 # In all rows of the collectives report, one of the four best by the model is within 2 % of the best.
 SHORT_LIST = 4
@@ -87,6 +88,8 @@ class Decision:
         Algorithm to the reason why it does not run here.
     bound_ns : float
         The lower bound; `bound_by` says which bound it is.
+    deadlocked : tuple of str
+        Those of `refused` whose simulation ended in a deadlock.
     """
 
     collective: str
@@ -97,6 +100,7 @@ class Decision:
     refused: Mapping[str, str]
     bound_ns: float
     bound_by: str
+    deadlocked: tuple[str, ...] = ()
 
     @property
     def best(self) -> Candidate:
@@ -315,7 +319,7 @@ class Tuner:
         call_bytes: int,
         told: Callable[[int, int], None],
     ) -> Decision:
-        found = list[Candidate]()
+        found, deadlocked = list[Candidate](), list[str]()
         ranked, refused = self.ranked(names, nbytes, sips, places, itemsize, op, call_bytes)
         for candidate in ranked:
             if (done := len(found)) < self.refine:
@@ -325,6 +329,7 @@ class Tuner:
                     candidate = replace(candidate, simulated_ns=self.simulate(planned, nbytes, itemsize))
                 except _NO_ROOM as error:
                     refused[candidate.algorithm] = _reason(error)
+                    deadlocked += [candidate.algorithm] * isinstance(error, DeadlockError)
                     continue
             found.append(candidate)
         for candidate in [c for c in found if c.ns == float("inf")]:
@@ -334,6 +339,7 @@ class Tuner:
         bound = self.model.bounds(members, contribution).of(collective, nbytes, itemsize)
         question = (collective, nbytes, len(sips), self.machine.hash)
         decision = decided(question, found, refused, (bound.ns, bound.by), contribution)
+        decision = replace(decision, deadlocked=tuple(deadlocked))
         if self.near == 1.0:
             return decision
         first = min(
@@ -428,7 +434,7 @@ def _settings(algorithms: Iterable[Algorithm]) -> list[tuple[Any, ...]]:
             a.world_size,
             a.root_cube,
             repr(a.options),
-            repr((a.channels, a.ll, a.ll128, a.simple)),
+            repr((a.channels, *(getattr(a, name) for name in PROTOCOLS))),
         )
         for a in algorithms
     )
@@ -452,7 +458,7 @@ def _read(path: Path | None) -> dict[str, Decision]:
 
 def _decision(fields: Mapping[str, Any]) -> Decision:
     candidates = tuple(Candidate(**candidate) for candidate in fields["candidates"])
-    return Decision(**{**fields, "candidates": candidates})
+    return Decision(**{**fields, "candidates": candidates, "deadlocked": tuple(fields["deadlocked"])})
 
 
 def _ns(value: float | None) -> str:

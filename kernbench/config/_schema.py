@@ -105,6 +105,7 @@ class Cost(Model):
 _IMPL = "Registered name of the component, or a dotted path pkg.mod:Class"
 _OVERHEAD = "Added to the latency of every flit; occupies nothing"
 _SERVICE = "Occupied for this long by each launch or map message"
+PROTOCOLS = ("ll", "ll128", "simple")  # of collectives, for the smallest first; the last one has no threshold
 
 
 class Transit(Model):
@@ -464,9 +465,7 @@ class Protocol(Model):
     """How collectives of some sizes send their messages, after NCCL's protocols."""
 
     up_to_bytes: NoBytes = described(
-        "largest call",
-        "Of the larger side of a call on a device; 0 if the protocol is not used",
-        default=0,
+        "largest call", "Of the larger side of a call on a device; 0 if the protocol is not used", default=0
     )
     start_ns: Ns = duration("start", "Added to system.host.collective_start_ns", "start of a protocol", default=0.0)
     chunk_ns: Ns = described(
@@ -498,7 +497,7 @@ class PeIpcqConfig(Model):
 
     def protocol(self, nbytes: int) -> str:
         """Return the field of the protocol for a call of `nbytes`."""
-        return next((name for name in ("ll", "ll128") if nbytes <= getattr(self, name).up_to_bytes), "simple")
+        return next((name for name in PROTOCOLS[:-1] if nbytes <= getattr(self, name).up_to_bytes), PROTOCOLS[-1])
 
 
 class Pe(Model):

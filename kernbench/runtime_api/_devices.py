@@ -7,7 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,10 +45,19 @@ Start = Callable[[], simpy.Event]
 
 @dataclass(frozen=True, slots=True)
 class StartOfWork:
-    """When a device knows of a launch, and how long it takes to fetch the descriptor."""
+    """When a device knows of a launch, how long it takes to fetch the descriptor, and the place in a graph."""
 
-    ready_ps: int
-    fetch_ps: int
+    ready_ps: int = 0
+    fetch_ps: int = 0
+    step: GraphStep | None = None
+
+    def of(self, i: int, n: int) -> StartOfWork:
+        """Return that of launch `i` of `n` that follow each other here: only the first one waits for the host."""
+        step = self.step and GraphStep(0 if i else self.step.nbytes, self.step.is_last and i == n - 1)
+        return StartOfWork(step=step) if i else replace(self, step=step)
+
+
+_AT_ONCE = StartOfWork()
 
 
 class Later:
@@ -119,13 +128,12 @@ class Stream:
         return number
 
     def submit(
-        self, start: Start, keep: object = None, after: StartOfWork | None = None, operation: int = -1,
-        step: GraphStep | None = None,
-    ) -> simpy.Event:  # fmt: skip
+        self, start: Start, keep: object = None, after: StartOfWork = _AT_ONCE, operation: int = -1
+    ) -> simpy.Event:
         """Call `start` when all earlier operations are complete; return its completion event.
 
         The event has the value of the one that `start` returns. `keep`, and what `start` refers to, live until then.
-        With `after`, `start` is not called before the host and the device are ready for it.
+        `start` is not called before `after`, when the host and the device are ready for it.
         """
         done = simpy.Event(self._engine.env)
         self._submitted += 1
@@ -138,7 +146,7 @@ class Stream:
 
         def begin(_: simpy.Event | None = None) -> None:
             now = self._engine.env._now
-            at = now if after is None else max(now, after.ready_ps) + after.fetch_ps
+            at = max(now, after.ready_ps) + after.fetch_ps
             if at > now:
                 self._engine.env.call_at(at, started)
             else:
@@ -147,7 +155,7 @@ class Stream:
         def started(_: object = None) -> None:
             if task is not None:
                 task.begin()
-            event = _sending(self._engine, operation, step, start if task is None else partial(task.run, start))
+            event = _sending(self._engine, operation, after.step, start if task is None else partial(task.run, start))
             assert event.callbacks is not None, "what has just been started is not complete"
             event.callbacks.append(finished)
 
@@ -274,22 +282,25 @@ class LaunchGraph:
 
     def __init__(self, host: HostProgram, sip: int) -> None:
         self._host, self._sip = host, sip
-        self._queue: list[Callable[[StartOfWork | None, GraphStep], object]] = []
+        self._queue: list[Callable[[StartOfWork], object]] = []
         self._nbytes = 0
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add(self, queue: Callable[[StartOfWork | None, GraphStep], object], arguments: int) -> None:
-        """Capture a launch or collective: `queue` queues it on the device, after the start of work, in its place."""
+    def add(self, queue: Callable[[StartOfWork], object], arguments: int) -> None:
+        """Capture a launch or collective: `queue` queues it on the device."""
         self._queue.append(queue)
         self._nbytes += LAUNCH_BYTES + ARGUMENT_BYTES * arguments
 
     def replay(self) -> None:
         """Queue all of them, in capture order; collectives meet those of the other ranks, which replay graphs, too."""
         self._host.forget_moved(self._sip)
+        if not self._queue:
+            return
+        start = replace(self._host.start_of_work(), step=GraphStep(self._nbytes, True))
         for i, queue in enumerate(self._queue):
-            queue(None if i else self._host.start_of_work(), GraphStep(self._nbytes, True).of(i, len(self)))
+            queue(start.of(i, len(self)))
 
     def __repr__(self) -> str:
         return f"<Graph of {len(self)} launches on ahbm:{self._sip}>"
@@ -493,7 +504,7 @@ class HostProgram:
             return self.engine.launch(sip, targets, kernel, args, name).done
 
         if (graph := self._graphs.get(sip)) is not None:
-            graph.add(lambda after, step: self.start(sip, begin, handles, after, step=step), len(args))
+            graph.add(lambda after: self.start(sip, begin, handles, after), len(args))
             return
         self.start(sip, begin, handles, self.start_of_work(name), reads)
 
@@ -506,8 +517,8 @@ class HostProgram:
         return StartOfWork(bell_ps, ns_to_ps(host.fetch_ns(name, collective)))
 
     def start(
-        self, sip: int, start: Start, handles: Sequence[TensorHandle], after: StartOfWork | None = None,
-        reads: Sequence[TensorHandle] = (), communication: Communication | None = None, step: GraphStep | None = None,
+        self, sip: int, start: Start, handles: Sequence[TensorHandle], after: StartOfWork = _AT_ONCE,
+        reads: Sequence[TensorHandle] = (), communication: Communication | None = None,
     ) -> None:  # fmt: skip
         """Queue `start` on a device; `handles` live until it is complete, and those in `reads` are not written."""
         self.check_no_capture(sip)
@@ -518,7 +529,7 @@ class HostProgram:
         self.check_open()
         self.requests += 1
         stream = self.stream(sip)
-        stream.submit(start, tuple(handles), after, stream.operation(communication), step)
+        stream.submit(start, tuple(handles), after, stream.operation(communication))
 
     def forget_moved(self, sip: int) -> None:
         """Drop the copies of operands that operators keep on a device: the originals may have changed."""

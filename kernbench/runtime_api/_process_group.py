@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kernbench.config import MachineConfig
     from kernbench.runtime_api._devices import HostProgram, StartOfWork
     from kernbench.runtime_api.work import Work
-    from kernbench.sim_engine._host_requests import GraphStep
     from kernbench.triton_emu.tl_context import TLContext
 
 _MOST_RUNS = 4096
@@ -413,17 +412,15 @@ class ProcessGroup:
         graph.add(partial(self._replay, rank, call), len(call.tensors))
         return CapturedWork(self._host, partial(str, call))
 
-    def _replay(self, rank: int, call: Call, after: StartOfWork | None, place: GraphStep) -> None:
+    def _replay(self, rank: int, call: Call, after: StartOfWork) -> None:
         if self.rank() != rank or rank in self.left or not self._members:
             raise RuntimeError(
                 f"a graph with {call} of {self.title} is replayed by another program than rank {self.ranks[rank]}, "
                 "which captured it, or after the group's end; replay it there"
             )
-        self.meet(call, after, place)[1].block_current_stream()
+        self.meet(call, after)[1].block_current_stream()
 
-    def meet(
-        self, call: Call, after: StartOfWork | None = None, place: GraphStep | None = None
-    ) -> tuple[Meeting, Work]:
+    def meet(self, call: Call, after: StartOfWork | None = None) -> tuple[Meeting, Work]:
         rank = self.rank()
         member = self._members[rank]
         number = member.calls
@@ -434,7 +431,7 @@ class ProcessGroup:
             title = f"call {member.launches + (not call.runs)} of {self.title}"
             start = partial(self._transport.starts, self, range(self.size()), key=self.name)
             meeting = self._open[number] = Meeting(self._host, title, self.ranks, self.devices, self.name, start)
-        work = meeting.join(rank, call, after, place)
+        work = meeting.join(rank, call, after)
         if meeting.is_complete:
             del self._open[number]
         return meeting, work

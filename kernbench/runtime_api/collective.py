@@ -33,7 +33,7 @@ from kernbench.errors import (
     quote,
 )
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._devices import Later, Start
+from kernbench.runtime_api._devices import Later, Start, warn
 from kernbench.runtime_api._queues import DrainCheck, InstalledQueues
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine._op_log import link_table
@@ -87,6 +87,7 @@ class Collectives:
     def __init__(self, engine: GraphEngine) -> None:
         self._engine, self.queues = engine, InstalledQueues(engine)
         self._scratches: dict[tuple[object, ...], int] = {}
+        self._deadlocked: set[str] = set()  # algorithms that the user has been warned about
 
     def chosen(
         self, config: CclConfig, collective: str, nbytes: int, itemsize: int, sips: Sequence[int],
@@ -105,6 +106,12 @@ class Collectives:
             )
         finally:
             engine.doing = ""
+        for name in [each for each in decision.deadlocked if each not in self._deadlocked]:
+            self._deadlocked.add(name)
+            warn(
+                f"{collective}: algorithm {name!r} is passed over: {decision.refused[name]}; "
+                f"kb.ccl.choose(..., algorithms=[{name!r}]) names who waits for whom"
+            )
         return tuner.plan(decision, sips, places, call_bytes)
 
     def starts(
@@ -128,7 +135,9 @@ class Collectives:
             roles, kernel = plan.on(sip), plan.algorithm.kernel
             own = {target: args[sip, *target] for target in roles}
             ranks = {target: role.rank for target, role in roles.items()}
-            done = self._engine.launch(sip, list(own), kernel, own, name, queues.key, ranks, plan.world_size).done
+            done = self._engine.launch(
+                sip, list(own), kernel, own, name, queues.key, ranks, plan.world_size, plan.algorithm.protocol
+            ).done
             if drain is not None:
                 done.callbacks.append(lambda _: drain.note([(sip, *target) for target in own]))
             return done

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kernbench.policy.placement.dp import DPPolicy
     from kernbench.runtime_api._devices import HostProgram, Mark, Stream
     from kernbench.runtime_api._process_group import ProcessGroup, Transport
-    from kernbench.sim_engine._host_requests import GraphStep
 
 
 class ReduceOp(Enum):
@@ -101,11 +100,9 @@ class Work:
         stream = self._host.stream(self._host.index(self._mark.stream.device))
         stream.wait_event(self.event, self, self._mark)
 
-    def submit(
-        self, stream: Stream, start: Start, after: StartOfWork | None, operation: int, step: GraphStep | None
-    ) -> None:
+    def submit(self, stream: Stream, start: Start, after: StartOfWork, operation: int) -> None:
         """Queue the next step of this rank's part; the last one completes it."""
-        self.event = stream.submit(start, after=after, operation=operation, step=step)
+        self.event = stream.submit(start, after=after, operation=operation)
         self._mark = stream.mark()
 
     def is_completed(self) -> bool:
@@ -300,8 +297,8 @@ class Meeting:
     def is_over(self) -> bool:
         return self.is_complete and all(work.is_completed() for work in self._works.values())
 
-    def join(self, member: int, call: Call, after: StartOfWork | None = None, place: GraphStep | None = None) -> Work:
-        """Queue a member's part; in a graph, `after` the start of work at its `place`."""
+    def join(self, member: int, call: Call, after: StartOfWork | None = None) -> Work:
+        """Queue a member's part; in a graph, `after` the start of its place there."""
         host, device = self._host, self._devices[member]
         self.calls[member] = call
         self._check(member)
@@ -314,13 +311,12 @@ class Meeting:
         host.forget_moved(device)
         stream = host.stream(device, self._stream)
         stream.wait_stream(host.stream(device))
-        if place is None:
+        if after is None:
             after = host.start_of_work(collective=True)
         operation = stream.operation(call.communication(tuple(self._devices)))
         steps = call.steps(partial(self._begin, member))
         for i, step in enumerate(steps):
-            work.submit(stream, step, after, operation, place and place.of(i, len(steps)))
-            after = None
+            work.submit(stream, step, after.of(i, len(steps)), operation)
         assert work.event.callbacks is not None, "what has just been queued is not complete"
         work.event.callbacks.append(self._release)
         if self.is_complete:

@@ -199,19 +199,16 @@ class GraphStep:
     nbytes: int
     is_last: bool
 
-    def of(self, i: int, n: int) -> GraphStep:
-        """Return the place of launch `i` of `n` that take this place one after another."""
-        return GraphStep(0 if i else self.nbytes, self.is_last and i == n - 1)
-
 
 class LaunchRow(NamedTuple):
-    """The record of a launch: times in ps, -1 if not reached; `queues` is empty for none.
+    """The record of a launch: times in ps, -1 if not reached; `queues` and `protocol` are empty for none.
 
     Its programs run from `start_ps` to `done_ps`, and the host knows of that at `end_ps`.
     """
 
     name: str
     queues: str
+    protocol: str
     sip: int
     command: int
     operation: int
@@ -223,7 +220,7 @@ class LaunchRow(NamedTuple):
 
 
 class LaunchTable:
-    """The launches of a run in the order of sending, packed into 80 B each, as a program may launch for hours."""
+    """The launches of a run in the order of sending, packed into 88 B each, as a program may launch for hours."""
 
     def __init__(self) -> None:
         self._texts: dict[str, int] = {"": 0}
@@ -231,9 +228,8 @@ class LaunchTable:
 
     def append(self, row: LaunchRow) -> int:
         number = len(self)
-        name, queues, *numbers = row
         texts = self._texts
-        self._numbers.extend((texts.setdefault(name, len(texts)), texts.setdefault(queues, len(texts)), *numbers))
+        self._numbers.extend((*(texts.setdefault(text, len(texts)) for text in row[:3]), *row[3:]))
         return number
 
     def note(self, number: int, target_start_ps: int, start_ps: int, done_ps: int = -1, end_ps: int = -1) -> None:
@@ -247,8 +243,8 @@ class LaunchTable:
     def __iter__(self) -> Iterator[LaunchRow]:
         texts, width = list(self._texts), len(LaunchRow._fields)
         for at in range(0, len(self._numbers), width):
-            name, queues, *numbers = self._numbers[at : at + width]
-            yield LaunchRow(texts[name], texts[queues], *numbers)
+            name, queues, protocol, *numbers = self._numbers[at : at + width]
+            yield LaunchRow(texts[name], texts[queues], texts[protocol], *numbers)
 
 
 class OperationTable:
@@ -282,7 +278,7 @@ class LaunchBroadcast(Broadcast):
     """A kernel launch: 64 B and 8 B per argument; all PEs start at the time that the IO chiplet's CPU sets.
 
     `args` are those of all programs, or of each by (cube, PE). With `queues`, the key of an installation, programs
-    are participants `ranks` of `world`.
+    are participants `ranks` of `world`; a collective has a `protocol`, for the record.
     """
 
     def __init__(
@@ -296,6 +292,7 @@ class LaunchBroadcast(Broadcast):
         queues: str | None = None,
         ranks: Mapping[PeId, int] | None = None,
         world: int = 1,
+        protocol: str = "",
     ) -> None:
         super().__init__(engine, sip, targets, name)
         self._step = engine.graph_step
@@ -308,7 +305,7 @@ class LaunchBroadcast(Broadcast):
         self.target_start_ps = self.start_ps = self.done_ps = self.end_ps = -1
         self._stamped_ps = self._last_ps = -1
         self._stamped_by = self._last_by = NONE
-        row = LaunchRow(name, queues or "", sip, self.id, engine.operation, self.sent_ps, -1, -1, -1, -1)
+        row = LaunchRow(name, queues or "", protocol, sip, self.id, engine.operation, self.sent_ps, -1, -1, -1, -1)
         self._number = engine.launches.append(row)
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:

@@ -515,6 +515,7 @@ def collect(engine: GraphEngine) -> Records:
             x.operation,
             x.start_ps,
             x.done_ps,
+            x.protocol,
         )
         for x in engine.launches
     ]

@@ -275,14 +275,15 @@ class GraphEngine:
         queues: str | None = None,
         ranks: Mapping[PeId, int] | None = None,
         world: int = 1,
+        protocol: str = "",
     ) -> LaunchBroadcast:
         """Send a kernel to PEs (cube, pe) of a SIP; its `done` succeeds with the last completion at the host.
 
         `args` are those of all programs, or of each by (cube, pe). With `queues`, the key of an installation, they are
-        participants `ranks` of `world`, over all SIPs.
+        participants `ranks` of `world`, over all SIPs; `protocol` is for the record.
         """
         self._usable()
-        launch = LaunchBroadcast(self, sip, targets, kernel, args, name, queues, ranks, world)
+        launch = LaunchBroadcast(self, sip, targets, kernel, args, name, queues, ranks, world, protocol)
         launch.done.callbacks.append(lambda _: self._launched(launch))
         self.programs_started += len(targets)
         launch.send()

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from kernbench.analysis.result import Result
 from kernbench.ccl.algorithm import algorithm
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.context import session
@@ -135,13 +136,25 @@ def test_a_protocol_begins_later():
     assert took(**{f"{IPCQ}simple.start_ns": 300}) == pytest.approx(simple + 300)
 
 
-def test_why_names_the_start_of_a_protocol():
+def by_ranks(torch):
     def program(torch, rank):
         torch.distributed.all_reduce(torch.empty(4096, dtype=torch.float16, device="ahbm"))
 
+    on_ranks(program, RANKS, torch=torch, **RING)
+
+
+def by_the_main_program(torch):
+    given = [torch.empty(4096, dtype=torch.float16, device=f"ahbm:{i}") for i in range(RANKS)]
+    torch.collective(given, algorithm="ring_allreduce_tcm", name="sum, simple")
+
+
+@pytest.mark.parametrize("program", [by_ranks, by_the_main_program])
+def test_why_names_the_start_of_a_protocol_whatever_the_name_of_the_collective(program, tmp_path):
     with session(machine(**{f"{IPCQ}ll.up_to_bytes": 8192, f"{IPCQ}ll.start_ns": 700})) as torch:
-        on_ranks(program, RANKS, torch=torch, **RING)
-    (start,) = [reason for reason in torch.result.why() if reason.what == "start of a protocol"]
+        program(torch)
+    assert {launch.protocol for launch in torch.result.launches} == {"ll"}
+    again = Result.load(torch.result.save(tmp_path / "run.npz"))
+    (start,) = [reason for reason in again.why() if reason.what == "start of a protocol"]
     assert (start.ns, start.fields) == (700, (f"{IPCQ}ll.start_ns",))
     assert start.advice().startswith("lower ")
 

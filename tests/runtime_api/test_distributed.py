@@ -350,6 +350,36 @@ def test_the_default_of_ccl_yaml_is_used_for_all_reduce_alone(tmp_path, monkeypa
     assert any(text.startswith("broadcast by ") for text in said)
 
 
+STUCK = """
+def kernel(x_ptr, out_ptr, n_elem, world_size, *, tl):
+    tl.store(out_ptr, tl.recv("W", shape=(n_elem,), dtype=tl.float32))
+
+def kernel_args(*, n_elem, world_size):
+    return n_elem, world_size
+"""
+STUCK_CCL = """
+algorithms:
+  stuck: {module: stuck_by_design, collective: reduce_scatter, topology: ring_1d, mapper: by_shard}
+"""
+
+
+def test_an_algorithm_that_deadlocks_while_it_is_tried_is_passed_over_with_a_warning(tmp_path, monkeypatch):
+    (tmp_path / "stuck_by_design.py").write_text(STUCK)
+    (tmp_path / "ccl.yaml").write_text(STUCK_CCL)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def program(torch, rank):
+        out, given = torch.empty(2, device="ahbm"), device(torch, np.full(4, rank + 1.0, np.float32))
+        for _ in range(2):
+            torch.distributed.reduce_scatter_tensor(out, given)
+        return out.tolist()
+
+    with pytest.warns(UserWarning, match="reduce_scatter: algorithm 'stuck' is passed over: deadlock at .* ns") as told:
+        assert on_ranks(program) == [[3.0, 3.0]] * 2
+    assert [warning.filename for warning in told] == [__file__]
+
+
 def test_a_broken_ccl_yaml_is_told_before_anything_runs(tmp_path, monkeypatch):
     text = default_ccl_path().read_text()
     (tmp_path / "ccl.yaml").write_text(text.replace("root_cube: corner", "root_cube: 99"))
