@@ -137,6 +137,7 @@ cdef class Core:
     cpdef call_last(self, int64_t t, fn, arg=*)
     cpdef call_ordered(self, int64_t t, int64_t key, fn, arg)
     cpdef wake_at(self, int64_t t, Callee callee, int what, arg)
+    cpdef wake_ordered(self, int64_t t, int64_t key, Callee callee, int what, arg)
     cpdef event_at(self, int64_t t, int64_t priority, event)
     cpdef put(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each=*)
     cpdef call_after_turns(self, int64_t t, int64_t order, fn, arg)

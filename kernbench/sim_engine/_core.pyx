@@ -499,6 +499,9 @@ cdef class Core:
     cpdef call_ordered(self, int64_t t, int64_t key, fn, arg):
         self.push(t, ARRIVAL, key, CALL, fn, arg)
 
+    cpdef wake_ordered(self, int64_t t, int64_t key, Callee callee, int what, arg):
+        self.push(t, ARRIVAL, key, WAKE + what, callee, arg)
+
     cpdef call_after_turns(self, int64_t t, int64_t order, fn, arg):
         self.push(t, LAST + 1, order, CALL, fn, arg)
 
@@ -1031,9 +1034,9 @@ cdef class Arbiter:
     cpdef send(self, int kind, Route route, int64_t nbytes, int64_t key, fn, arg, bint each=False):
         cdef int64_t count = 1, size = nbytes
         if nbytes >= route.flit_bytes:
-            count, size = flits(nbytes, route), route.flit_bytes
+            count, size = route.flits(nbytes), route.flit_bytes
         route.nbytes += nbytes
-        count_flits(route, count, size)
+        route.count_flits(count, size)
         self.start(kind, route, count, size, key, fn, arg, each)
 
     cpdef start(self, int kind, Route route, int64_t count, int64_t size, int64_t key, fn, arg, bint each):
@@ -1160,18 +1163,6 @@ cdef class Arbiter:
         return 0
 
 
-cdef inline int64_t flits(int64_t nbytes, Route route) noexcept:
-    return (nbytes + route.flit_bytes - 1) // route.flit_bytes or 1
-
-
-cdef inline int count_flits(Route route, int64_t n, int64_t size) except -1:
-    if size == route.flit_bytes:
-        route.flits += n
-    else:
-        route.small[size] = route.small.get(size, 0) + n
-    return 0
-
-
 # --------------------------------------------------------------------------------------------------------- memories
 
 
@@ -1292,7 +1283,7 @@ cdef class HbmSlice:
                 line = lines[j] if lines is not None else first + j
                 done[j].line, done[j].end = line, self.burst(line, now, READ_, txn.key)
             qsort(done, m, sizeof(Burst), by_end)
-            q = flits(txn.nbytes, txn.back)
+            q = txn.back.flits(txn.nbytes)
             for j in range(1, q + 1):
                 t = done[(j * m + q - 1) // q - 1].end + self.access_ps
                 if groups.n and groups.at[groups.n - 1].a == t:
@@ -1366,7 +1357,7 @@ cdef class HbmSlice:
         cdef Route back = txn.back
         cdef int64_t count = ready.groups.at[ready.next].d, size = min(txn.nbytes, back.flit_bytes)
         ready.next += 1
-        count_flits(back, count, size)
+        back.count_flits(count, size)
         if ready.next < ready.groups.n:
             self.core.put(back.links, count, size, txn.key, None, None, False)
             self.core.push(ready.groups.at[ready.next].a, ARRIVAL, txn.key, RELEASE, ready, self)
@@ -1390,7 +1381,7 @@ cdef class HbmSlice:
             txn.fn(txn)
             return 0
         back.nbytes += ACK
-        count_flits(back, 1, ACK)
+        back.count_flits(1, ACK)
         self.core.put(back.links, 1, ACK, txn.key, txn.fn, txn, False)
         return 0
 
@@ -1467,7 +1458,7 @@ cdef class HbmSlice:
     cdef int several(self, Transaction txn, int64_t arrival) except -1:
         """Serve the bursts that a flit completes, if more than one."""
         cdef int64_t first = txn.offset >> self.line_bits, m, i, line, end, j = txn.arrived
-        cdef int64_t q = flits(txn.nbytes, txn.back)
+        cdef int64_t q = txn.back.flits(txn.nbytes)
         cdef Channel* channel
         if txn.lines is not None:
             m = len(txn.lines)

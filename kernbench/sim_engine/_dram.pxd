@@ -2,6 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from kernbench.sim_engine._core cimport Core
+from kernbench.sim_engine._network cimport Network
 from kernbench.sim_engine._transaction cimport Reply, Transaction
 
 cdef int _READ, _WRITE, CLOSED
@@ -90,7 +91,8 @@ cdef class Channel:
 
 cdef class DramSlice:
     cdef public Core core
-    cdef public object memory, network
+    cdef public object memory
+    cdef public Network network
     cdef public Timing timing
     cdef public int64_t n, line_bits, channel_bits, bank_bits, per_burst, per_row, piece, window, planned, groups, banks
     cdef public bint live
@@ -110,5 +112,5 @@ cdef class DramSlice:
     cpdef _continue(self, int64_t t)
     @cython.locals(txn=Transaction, ready=dict, count=int64_t)
     cdef done(self, DramRequest request, int64_t end, Channel channel)
-    @cython.locals(txn=Transaction, n=int64_t, now=int64_t, size=int64_t)
+    cpdef queued(self, Transaction txn)
     cpdef _release(self, DramRequest request)

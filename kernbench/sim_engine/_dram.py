@@ -155,7 +155,7 @@ class DramRequest(Reply):
     __slots__ = ("ready_at",)
 
     def __init__(self, txn: Transaction, bursts: int) -> None:
-        Reply.__init__(self, txn, bursts)
+        self.begins(txn, bursts)
         self.ready_at: dict[int, int] = {}
 
 
@@ -253,7 +253,7 @@ class Channel:
             if t >= txn.served_ps:
                 txn.served_ps, txn.since_ps, txn.opener = t, self.since, self.key
             if request.done == request.parts:
-                self.owner.core.call_ordered(txn.served_ps, txn.key, self.owner.network.acknowledge, txn)
+                self.owner.core.call_ordered(txn.served_ps, txn.key, self.owner.queued, txn)
 
     def schedule(self, now: int, until: int) -> int:
         """Fix the commands from `now` to `until`; return when the next one is due, `NEVER` if none is.
@@ -535,6 +535,10 @@ class DramSlice:
         else:
             ready[end] = count
             self.core.call_ordered(end, txn.key, self._release, request)
+
+    def queued(self, txn: Transaction) -> None:
+        """Acknowledge a write, all of whose bursts are queued."""
+        self.network.acknowledge(txn)
 
     def _release(self, request: DramRequest) -> None:
         """Send the flits that are ready now on the reply route."""

@@ -510,9 +510,9 @@ class HostCopy:
                 if data is not None:
                     places = [data[first : first + n] for first, n in self._at[i]]
                     txn.data = places[0] if len(places) == 1 else np.concatenate(places)
-                txn.write(engine.network, route, engine.memory_at(node_id))
+                engine.network.write(txn, route, engine.memory_at(node_id))
             else:
-                txn.read(engine.network, route, engine.memory_at(node_id))
+                engine.network.read(txn, route, engine.memory_at(node_id))
 
     def _heard_of(self, _: object) -> None:
         """Make the end of this copy the cause of the host's next actions."""

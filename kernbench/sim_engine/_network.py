@@ -18,7 +18,7 @@ from kernbench.errors import ArgumentError
 from kernbench.policy._routing import router_of
 from kernbench.sim_engine._python_core import Hop
 from kernbench.sim_engine._router_networks import REPLY, REQUEST, RouterNetworks
-from kernbench.sim_engine._transaction import COUNT_BITS, Reply, Route, Transaction
+from kernbench.sim_engine._transaction import COUNT_BITS, Memory, Reply, Route, Transaction
 from kernbench.topology._graph import Graph, Node
 
 ENGINE = engine()
@@ -139,8 +139,25 @@ class Network:
 
     def send(self, route: Route, nbytes: int, key: int, fn: _Callback, arg: object, each: bool = False) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""
-        n, size = route.count(nbytes)
-        self.core.put(route.links, n, size, key, fn, arg, each)
+        n = route.count(nbytes)
+        self.core.put(route.links, n, min(nbytes, route.flit_bytes), key, fn, arg, each)
+
+    def read(self, txn: Transaction, route: Route, memory: Memory) -> None:
+        """Send the command of a read over `route`."""
+        self.begin(txn, route)
+        self.send(route, self.command_bytes, txn.key, memory.on_read, txn)
+
+    def write(self, txn: Transaction, route: Route, memory: Memory) -> None:
+        """Send the data of a write over `route`."""
+        self.begin(txn, route)
+        self.send(route, txn.nbytes, txn.key, memory.on_write, txn, memory.by_flit)
+
+    def begin(self, txn: Transaction, route: Route) -> None:
+        """Prepare a transaction over `route`, which is sent now or later."""
+        txn.back = self.back(route)
+        txn.key = route.key()
+        if txn.number >= 0 and self.core.waits is not None:
+            self.core.waits.follow(txn.key)
 
     def train(self, route: Route, n: int, size: int, key: int, fn: _Callback | None, arg: object) -> None:
         """Send `n` flits of `size` bytes now; `fn(arg)` is called when the last one has arrived."""

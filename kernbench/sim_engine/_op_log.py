@@ -367,18 +367,19 @@ def link_table(engine: GraphEngine) -> LinkTable:
     nbytes: list[int] = []
     flits: dict[int, tuple[list[int], list[int]]] = {}
     for route in engine.network.routes.values():
-        if not route.flits and not route.small:
+        counts = route.counts()
+        if not any(counts.values()):
             continue
         mine = [number[link] for link in route.links]
         at += mine
         nbytes += [route.nbytes] * len(mine)
-        for size, n in (*route.small.items(), (route.flit_bytes, route.flits)):
-            links, counts = flits.setdefault(size, ([], []))
+        for size, n in counts.items():
+            links, sent = flits.setdefault(size, ([], []))
             links += mine
-            counts += [n] * len(mine)
+            sent += [n] * len(mine)
     busy = np.zeros(len(ordered), np.int64)
-    for size, (links, counts) in flits.items():
-        busy += np.array([link.times[size] for link in ordered], np.int64) * _sums(links, counts, len(ordered))
+    for size, (links, sent) in flits.items():
+        busy += np.array([link.times[size] for link in ordered], np.int64) * _sums(links, sent, len(ordered))
     return LinkTable(
         tuple([link.name for link in ordered]),
         _sums(at, nbytes, len(ordered)),

@@ -28,7 +28,7 @@ import numpy as np
 import simpy
 from simpy.events import NORMAL
 
-from kernbench._units import ServiceTimes, flits, ns_to_ps
+from kernbench._units import ServiceTimes, ns_to_ps
 from kernbench.sim_engine._callee import Callee
 from kernbench.sim_engine._waits import UNKNOWN, Waits
 
@@ -172,6 +172,9 @@ class Core:
     def wake_at(self, t: int, callee: Callee, what: int, arg: Any) -> None:
         self.call_at(t, lambda arg: callee.woken(what, arg), arg)
 
+    def wake_ordered(self, t: int, key: int, callee: Callee, what: int, arg: Any) -> None:
+        self.call_ordered(t, key, lambda arg: callee.woken(what, arg), arg)
+
     def event_at(self, t: int, priority: int, event: simpy.Event) -> None:
         heappush(self._calendar, (t, priority, next(self._scheduled), self._process, event))
 
@@ -314,7 +317,7 @@ class Arbiter:
     def send(
         self, kind: int, route: Route, nbytes: int, key: int, fn: _Callback, arg: object, each: bool = False
     ) -> None:
-        self.start(kind, route, *route.count(nbytes), key, fn, arg, each)
+        self.start(kind, route, route.count(nbytes), min(nbytes, route.flit_bytes), key, fn, arg, each)
 
     def start(
         self, kind: int, route: Route, count: int, size: int, key: int, fn: _Callback, arg: object, each: bool
@@ -396,7 +399,7 @@ class HbmSlice:
     def on_read(self, txn: Transaction) -> None:
         """Serve a read: all its bursts are requested at once, its flits leave as they become ready."""
         done = sorted(self._serve(self._lines(txn), _READ, txn.key))
-        q, m = flits(txn.nbytes, txn.back.flit_bytes), len(done)
+        q, m = txn.back.flits(txn.nbytes), len(done)
         groups: list[tuple[int, int]] = []  # (when, flits that are ready then), the last first
         for j in range(q, 0, -1):
             t = done[-(-j * m // q) - 1][0] + self.access_ps
@@ -425,7 +428,7 @@ class HbmSlice:
     def on_flit(self, txn: Transaction) -> None:
         """Serve the bursts of a write that are completed by its next flit, which arrives now."""
         lines = self._lines(txn)
-        q, m, j = flits(txn.nbytes, txn.back.flit_bytes), len(lines), txn.arrived
+        q, m, j = txn.back.flits(txn.nbytes), len(lines), txn.arrived
         txn.arrived += 1
         for end, line in self._serve(lines[j * m // q : (j + 1) * m // q], _WRITE, txn.key):
             if end >= txn.end:

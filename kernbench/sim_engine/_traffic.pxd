@@ -12,7 +12,7 @@ cdef class Terminal(Callee):
     cdef int64_t _nbytes, _next
     cdef int64_t[::1] _to, _sent, _arrived
     cdef readonly object arrived_ps
-    @cython.locals(route=CRoute, i=int64_t, n=int64_t, size=int64_t)
+    @cython.locals(route=CRoute, i=int64_t, n=int64_t)
     cpdef woken(self, int what, arg)
     @cython.locals(i=int64_t)
     cpdef landed(self, arg)

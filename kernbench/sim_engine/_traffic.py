@@ -31,8 +31,8 @@ class Terminal(Callee):
         i = self._next
         if i >= 0:
             route = self._routes[self._to[i]].drawn()
-            n, size = route.count(self._nbytes)
-            self._core.put(route.links, n, size, route.key(), self, i)
+            n = route.count(self._nbytes)
+            self._core.put(route.links, n, min(self._nbytes, route.flit_bytes), route.key(), self, i)
         self._next = i = i + 1
         if i < len(self._sent):
             self._core.wake_at(int(self._sent[i]), self, 0, None)

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kernbench._units import flits
-
 if TYPE_CHECKING:
     from kernbench.sim_engine._causes import Cause
-    from kernbench.sim_engine._network import Link, Network
-    from kernbench.sim_engine._waits import Waits
+    from kernbench.sim_engine._network import Link
 
 
 COUNT_BITS = 34  # of messages from one node; the rest of 63 bits numbers the nodes
@@ -22,33 +19,36 @@ COUNT_BITS = 34  # of messages from one node; the rest of 63 bits numbers the no
 class Route:
     """The links from one node to another.
 
-    `base` and `sent` of the `first` route from the source make the keys of its transactions. `flits` counts whole
-    flits, `small` counts smaller messages by size: bytes and busy time of links follow from these, so nothing is
-    counted per hop. `alternatives` are the equally long routes that messages are drawn from, including this one; empty
-    if it is the only one.
+    `base` and `sent` of the `first` route from the source make the keys of its transactions. Flits are counted by size:
+    bytes and busy time of links follow from these, so nothing is counted per hop. `alternatives` are the equally long
+    routes that messages are drawn from, including this one; empty if it is the only one.
     """
 
     __slots__ = (
+        "_flits",
+        "_latest",
+        "_latest_flits",
+        "_smaller",
         "alternatives",
         "base",
         "first",
         "flit_bytes",
-        "flits",
         "links",
         "logged",
         "nbytes",
         "reply",
         "sent",
-        "small",
     )
 
     def __init__(self, links: tuple[Link, ...], base: int, first: Route | None, flit_bytes: int) -> None:
         self.links, self.base, self.flit_bytes = links, base, flit_bytes
         self.first, self.sent = self if first is None else first, 0
         self.reply: Route | None = None
-        self.nbytes = self.flits = 0
+        self.nbytes = 0
         self.logged = -1  # its id in the log
-        self.small: dict[int, int] = {}
+        self._flits = self._latest_flits = 0
+        self._latest = flit_bytes  # size of the latest smaller flits, which `_smaller` does not count yet
+        self._smaller: dict[int, int] = {}
         self.alternatives: tuple[Route, ...] = ()
 
     def key(self) -> int:
@@ -65,18 +65,30 @@ class Route:
         key = self.base | self.first.sent
         return alternatives[blake2b(b"%d" % key, digest_size=1).digest()[0] % len(alternatives)]
 
-    def count(self, nbytes: int) -> tuple[int, int]:
-        """Count a message of `nbytes` (>= 0); return its number of flits, and the bytes of each."""
+    def count(self, nbytes: int) -> int:
+        """Count a message of `nbytes` (>= 0); return its number of flits."""
         self.nbytes += nbytes
-        n, size = flits(nbytes, self.flit_bytes), min(nbytes, self.flit_bytes)
-        self.count_flits(n, size)
-        return n, size
+        n = self.flits(nbytes)
+        self.count_flits(n, min(nbytes, self.flit_bytes))
+        return n
+
+    def flits(self, nbytes: int) -> int:
+        """Count the flits that carry `nbytes`, at least one."""
+        return -(-nbytes // self.flit_bytes) or 1
 
     def count_flits(self, n: int, size: int) -> None:
         if size == self.flit_bytes:
-            self.flits += n
+            self._flits += n
+        elif size == self._latest:
+            self._latest_flits += n
         else:
-            self.small[size] = self.small.get(size, 0) + n
+            self._smaller = self.counts()
+            self._latest, self._latest_flits = size, n
+
+    def counts(self) -> dict[int, int]:
+        """Return the number of flits so far by size."""
+        latest = self._smaller.get(self._latest, 0) + self._latest_flits
+        return {**self._smaller, self._latest: latest, self.flit_bytes: self._flits}
 
 
 class Memory(Protocol):
@@ -121,11 +133,24 @@ class Transaction:
         pieces: Sequence[tuple[int, int]] = (),
         data: np.ndarray | None = None,
     ) -> None:
+        self.begins(nbytes, offset, fn, arg, lines)
+        self.pieces, self.data = pieces, data
+
+    def begins(
+        self,
+        nbytes: int,
+        offset: int,
+        fn: Callable[[Transaction], None],
+        arg: Any,
+        lines: Sequence[int] | None,
+    ) -> None:
+        """Set all fields, without data: what a caller in the core does in place of `__init__`."""
         if nbytes < 1:
             raise ValueError(f"cannot read or write {nbytes} bytes: a request has at least one")
         self.nbytes, self.offset, self.fn, self.arg = nbytes, offset, fn, arg
-        self.lines, self.pieces, self.data = lines, pieces, data
+        self.lines, self.pieces, self.data = lines, (), None
         self.pending: list[tuple[int, int]]
+        self.arrived = self.end = 0
         self.posted = False
         self.key: int
         self.back: Route
@@ -133,36 +158,14 @@ class Transaction:
         self.cause: Cause | None = None
         self.arrived_ps = self.since_ps = self.opener = self.served_ps = -1
 
-    def read(self, network: Network, route: Route, memory: Memory) -> None:
-        self.back = network.back(route)
-        self.key = route.key()
-        self.follow(network.core.waits)
-        network.send(route, network.command_bytes, self.key, memory.on_read, self)
-
-    def begin_write(self, network: Network, route: Route) -> None:
-        """Prepare a write over `route`, which is sent later."""
-        self.arrived = self.end = 0
-        self.back = network.back(route)
-        self.key = route.key()
-        self.follow(network.core.waits)
-
-    def follow(self, waits: Waits | None) -> None:
-        """Record where it waits for links, if the log does so."""
-        if self.number >= 0 and waits is not None:
-            waits.follow(self.key)
-
-    def write(self, network: Network, route: Route, memory: Memory) -> None:
-        self.begin_write(network, route)
-        network.send(route, self.nbytes, self.key, memory.on_write, self, memory.by_flit)
-
 
 class Reply:
     """The data of a read on their way back: `done` of its `parts` are ready, and `sent` of its `flits` have left."""
 
     __slots__ = ("done", "flits", "parts", "sent", "txn")
 
-    def __init__(self, txn: Transaction, parts: int) -> None:
-        self.txn, self.parts, self.flits = txn, parts, flits(txn.nbytes, txn.back.flit_bytes)
+    def begins(self, txn: Transaction, parts: int) -> None:
+        self.txn, self.parts, self.flits = txn, parts, txn.back.flits(txn.nbytes)
         self.done = self.sent = 0
 
     def ready(self) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kernbench._units import serialization_ps
 from kernbench.config._dram import dram
 from kernbench.sim_engine._dram import DramSlice
-from kernbench.sim_engine._network import Clock
+from kernbench.sim_engine._network import Clock, Network
 from kernbench.sim_engine._transaction import Reply, Route, Transaction
 from kernbench.topology.builder import Machine
 
@@ -44,7 +44,7 @@ def stream(
         yield _Arrival(int(t), write, address)
 
 
-class _Replies:
+class _Replies(Network):
     """Reply network of a slice: records when the last flit of each read is ready."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ def measure(
     }  # fmt: skip
     hbm = machine.with_({f"cube.hbm.{key}": value for key, value in chosen.items()}).config.cube.hbm
     replies = _Replies()
-    part = DramSlice(replies, hbm, None)  # type: ignore[arg-type]  # replies are all that it uses of a network
+    part = DramSlice(replies, hbm, None)
     if refresh == "off":
         part.timing.ref_every = _NEVER_PS
     part.timing.refresh_alone &= refresh != "bank"

@@ -226,7 +226,7 @@ def _alone_ps(machine: Machine, kind: str, src: str, dst: str, nbytes: int, offs
     ends: list[int] = []
     txn = Transaction(nbytes, offset, lambda _: ends.append(engine.env.core.now))
     route, memory = engine.network.route(src, dst), engine.memory_at(dst)
-    (txn.read if kind == "read" else txn.write)(engine.network, route, memory)
+    (engine.network.read if kind == "read" else engine.network.write)(txn, route, memory)
     engine.run()
     return ends[0]
 
@@ -314,8 +314,8 @@ def start(engine: GraphEngine, case: ProbeCase, nbytes: int) -> list[int]:
 
     for i, ((src, memory), offset) in enumerate(zip(case.ends, _offsets(case, nbytes), strict=True)):
         txn = Transaction(nbytes, offset, ended, i)
-        start = txn.read if case.kind == "read" else txn.write
-        start(engine.network, engine.network.route(src, memory), engine.memory_at(memory))
+        send = engine.network.read if case.kind == "read" else engine.network.write
+        send(txn, engine.network.route(src, memory), engine.memory_at(memory))
     return ends
 
 

@@ -145,8 +145,8 @@ def alone(kind: str, lines: list[int]) -> float:
     engine = GraphEngine(machine())
     done: list[float] = []
     txn = Transaction(1024, 0, lambda _: done.append(engine.now_ns), lines=lines)
-    ask = {"read": txn.read, "write": txn.write}[kind]
-    ask(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
+    ask = {"read": engine.network.read, "write": engine.network.write}[kind]
+    ask(txn, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
     engine.run()
     return done[0]
 
@@ -167,7 +167,7 @@ def test_lines_given_are_what_is_written():
 
 def test_busy_time_is_the_channels_mean():
     engine = GraphEngine(machine())
-    Transaction(512, 0, lambda _: None).read(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
+    engine.network.read(Transaction(512, 0, lambda _: None), engine.network.route(PE, SLICE), engine.memory_at(SLICE))
     engine.run()
     assert engine.memory_at(SLICE).busy_ps == 2 * 8000 // 8
 
@@ -176,8 +176,8 @@ def test_busy_time_by_now_counts_no_service_ahead_and_no_turnaround():
     # On channel 0: a read from 1 to 9 ns, a turnaround to 12, a write to 20. On channel 1: a read from 1 to 9.
     engine = GraphEngine(machine(turnaround_ns=3), live=True)
     where, route = engine.memory_at(SLICE), engine.network.route(PE, SLICE)
-    Transaction(512, 0, lambda _: None).read(engine.network, route, where)
-    Transaction(256, 2048, lambda _: None).write(engine.network, route, where)
+    engine.network.read(Transaction(512, 0, lambda _: None), route, where)
+    engine.network.write(Transaction(256, 2048, lambda _: None), route, where)
     seen = {}
     for t in (1, 5, 9, 10, 12, 14, 20, 30):
         engine.env.call_at(t * 1000, lambda t: seen.__setitem__(t, where.busy_by(engine.env.now) * 8 / 1000), t)
@@ -194,11 +194,11 @@ def test_bytes_arrive_when_the_transfer_does():
 
     def write(_: object) -> None:
         txn = Transaction(256, 0, lambda _: None, pieces=piece, data=new)
-        txn.write(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
+        engine.network.write(txn, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
 
     def read(name: str) -> None:
         txn = Transaction(256, 0, lambda t: seen.__setitem__(name, int(t.data[0])), pieces=piece)
-        txn.read(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
+        engine.network.read(txn, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
 
     # The write's flit reaches the memory at 103; a read whose flit leaves before has the old bytes.
     engine.env.call_at(100_000, write)
@@ -289,11 +289,11 @@ def test_a_read_has_the_bytes_of_the_moment_its_part_leaves(at, value):
 
     def write(_: object) -> None:
         txn = Transaction(256, 0, lambda _: None, pieces=piece, data=np.full(256, 7, np.uint8))
-        txn.write(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
+        engine.network.write(txn, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
 
     def read(_: object) -> None:
         txn = Transaction(256, 0, lambda t: seen.append(int(t.data[0])), pieces=piece)
-        txn.read(engine.network, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
+        engine.network.read(txn, engine.network.route(PE, SLICE), engine.memory_at(SLICE))
 
     engine.env.call_at(100_000, write)
     engine.env.call_at(at, read)
@@ -316,9 +316,9 @@ def test_a_read_finds_what_was_written_with_the_commands_of_hbm3():
     piece, seen = [(slice_pa(engine, 0), 256)], []
     where, route = engine.memory_at(SLICE), engine.network.route(PE, SLICE)
     write = Transaction(256, 0, lambda _: None, pieces=piece, data=np.full(256, 7, np.uint8))
-    write.write(engine.network, route, where)
+    engine.network.write(write, route, where)
     read = Transaction(256, 0, lambda t: seen.append(int(t.data[0])), pieces=piece)
-    engine.env.call_at(10_000, lambda _: read.read(engine.network, route, where))
+    engine.env.call_at(10_000, lambda _: engine.network.read(read, route, where))
     busy = []
     for t in (10, 40, 200):
         engine.env.call_at(t * 1000, lambda t: busy.append(where.busy_by(engine.env.now) * 8), None)

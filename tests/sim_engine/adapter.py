@@ -33,8 +33,8 @@ class Engine:
 
     def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         transaction = Transaction(nbytes, offset, lambda _: done())
-        transaction.read(self.network, self.network.route(src, memory), self.engine.memory_at(memory))
+        self.network.read(transaction, self.network.route(src, memory), self.engine.memory_at(memory))
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
         transaction = Transaction(nbytes, offset, lambda _: done())
-        transaction.write(self.network, self.network.route(src, memory), self.engine.memory_at(memory))
+        self.network.write(transaction, self.network.route(src, memory), self.engine.memory_at(memory))

@@ -29,10 +29,8 @@ WRITTEN = 6.25 + 1.25  # from a write command to the end of its data
 GROUPS, COLUMNS, BANKS = 4, 32, 4
 
 
-class Replies:
+class Replies(Network):
     """The network behind a slice: notes when the last flit of each reply is ready [ps], and how many there were."""
-
-    reply, acknowledge = Network.reply, Network.acknowledge
 
     def __init__(self) -> None:
         self.env = Clock()
@@ -44,7 +42,7 @@ class Replies:
         self.ends[key] = self.core.now
         self.flits[key] = self.flits.get(key, 0) + n
 
-    def send(self, route, nbytes, key, fn, arg):
+    def send(self, route, nbytes, key, fn, arg, each=False):
         self.train(route, 1, nbytes, key, fn, arg)
 
 

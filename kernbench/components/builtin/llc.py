@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kernbench._units import MIB, ns_to_ps
+from kernbench.sim_engine._callee import Callee
 from kernbench.sim_engine._transaction import Reply, Transaction
 
 if TYPE_CHECKING:
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
 
 
 _KEPT = 256
+_EMPTY = -1
+_LOOKED_UP, _WRITTEN = 0, 1  # what a slice is woken for
 
 
 class CachedRead(Reply):
@@ -19,13 +24,13 @@ class CachedRead(Reply):
 
     __slots__ = ("came_ps", "hits", "missed")
 
-    def __init__(self, txn: Transaction, lines: int, now: int) -> None:
-        Reply.__init__(self, txn, lines)
-        self.hits, self.came_ps = 0, now
+    def came(self, txn: Transaction, now: int) -> None:
+        self.begins(txn, 0)
+        self.came_ps, self.hits = now, 0
         self.missed: list[int] = []
 
 
-class LlcSlice:
+class LlcSlice(Callee):
     """The look-up of a request takes `hit_ns`, and any number of requests are looked up at once (M4.15)."""
 
     by_flit = False
@@ -34,7 +39,8 @@ class LlcSlice:
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
         config = engine.machine.config
         llc = config.cube.llc
-        self.engine, self.network, self.core, self.name = engine, engine.network, engine.env.core, node_id
+        self.network, self.core, self.name = engine.network, engine.env.core, node_id
+        self.memory = engine.memory if engine.data else None
         below = node_id.replace(".llc.", ".hbm_ctrl.")
         self.route = engine.network.route(node_id, below)
         self.below = engine.memory_at(below)
@@ -43,63 +49,79 @@ class LlcSlice:
         self.more_bits = self.line_bits - engine.line_bits
         self.ways = llc.ways
         self.sets = round(llc.size_mib * MIB) // (config.hbm_slices * llc.ways * llc.line_bytes)
-        self.held: dict[int, dict[int, bool]] = {}  # whether each line is dirty, by set; the least recently used first
+        # Set after set, the last used one first: twice the line's number, and one more if it is dirty.
+        self.held = np.full(self.sets * self.ways, _EMPTY, np.int64).data
         self.filling: dict[int, list[CachedRead]] = {}
         self.opened: dict[int, int] = {}  # reads for which a line began a busy period of HBM, by the line's key
 
     def on_read(self, txn: Transaction) -> None:
-        lines = self._lines(txn)
         txn.back.nbytes += txn.nbytes
-        read = CachedRead(txn, len(lines), self.core.now)
-        for line in lines:
-            present = self._use(line, False)
-            if line in self.filling:
-                self.filling[line].append(read)
-            elif present:
-                read.hits += 1
-            else:
-                self.filling[line] = [read]
-                read.missed.append(line)
-        self.core.call_ordered(self.core.now + self.hit_ps, txn.key, self._looked_up, read)
+        read = CachedRead.__new__(CachedRead)
+        read.came(txn, self.core.now)
+        self._look_up(txn, read)
+        self.core.wake_ordered(self.core.now + self.hit_ps, txn.key, self, _LOOKED_UP, read)
 
     def on_write(self, txn: Transaction) -> None:
         """Handle the arrival of a write's last flit; its lines count as whole."""
-        if self.engine.data and txn.data is not None:
-            self.engine.memory.poke(txn.pieces, txn.data)
-        for line in self._lines(txn):
-            self._use(line, True)
-        self.core.call_ordered(self.core.now + self.hit_ps, txn.key, self.network.acknowledge, txn)
+        if self.memory is not None and txn.data is not None:
+            self.memory.poke(txn.pieces, txn.data)
+        self._look_up(txn, None)
+        self.core.wake_ordered(self.core.now + self.hit_ps, txn.key, self, _WRITTEN, txn)
 
-    def _lines(self, txn: Transaction) -> list[int]:
+    def _look_up(self, txn: Transaction, read: CachedRead | None) -> None:
+        """Look up the lines of a transaction; None for a write."""
         bursts = txn.lines
         if bursts is None:
-            return list(range(txn.offset >> self.line_bits, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1))
-        return list(dict.fromkeys([burst >> self.more_bits for burst in bursts]))
+            for line in range(txn.offset >> self.line_bits, (txn.offset + txn.nbytes - 1 >> self.line_bits) + 1):
+                self._touch(line, read)
+        else:
+            for line in dict.fromkeys([burst >> self.more_bits for burst in bursts]):
+                self._touch(line, read)
+
+    def _touch(self, line: int, read: CachedRead | None) -> None:
+        present = self._use(line, read is None)
+        if read is None:
+            return
+        read.parts += 1
+        if line in self.filling:
+            self.filling[line].append(read)
+        elif present:
+            read.hits += 1
+        else:
+            self.filling[line] = [read]
+            read.missed.append(line)
 
     def _use(self, line: int, dirty: bool) -> bool:
         """Make a line the last used one of its set; return whether it was there."""
-        number = line % self.sets
-        held = self.held.get(number)
-        if held is None:
-            held = self.held[number] = {}
-        before = held.pop(line, None)
-        if before is None and len(held) == self.ways:
-            victim = next(iter(held))
-            if held.pop(victim):
-                back = Transaction(self.line_bytes, victim << self.line_bits, _nothing)
-                back.posted = True
-                back.write(self.network, self.route, self.below)
-        held[line] = dirty or bool(before)
-        return before is not None
+        held, first = self.held, line % self.sets * self.ways
+        moved = line << 1 | dirty
+        for i in range(first, first + self.ways):
+            moved, held[i] = held[i], moved
+            if moved >> 1 == line:
+                held[first] |= moved & 1
+                return True
+            if moved == _EMPTY:
+                return False
+        if moved & 1:
+            back = Transaction(self.line_bytes, moved >> 1 << self.line_bits, _nothing)
+            back.posted = True
+            self.network.write(back, self.route, self.below)
+        return False
 
-    def _looked_up(self, read: CachedRead) -> None:
+    def woken(self, what: int, arg: Any) -> None:
+        if what == _WRITTEN:
+            self.network.acknowledge(arg)
+            return
+        read: CachedRead = arg
         for line in read.missed:
-            fill = Transaction(self.line_bytes, line << self.line_bits, self._filled, line)
-            fill.read(self.network, self.route, self.below)
+            fill = Transaction(self.line_bytes, line << self.line_bits, self, line)
+            self.network.read(fill, self.route, self.below)
         if read.hits:
             self._reply(read, read.hits)
 
-    def _filled(self, fill: Transaction) -> None:
+    def landed(self, arg: Any) -> None:
+        """Answer the reads that wait for a line, which has arrived from HBM."""
+        fill: Transaction = arg
         reads = self.filling.pop(fill.arg)
         if fill.opener == fill.key:
             if len(self.opened) == _KEPT:
@@ -118,7 +140,7 @@ class LlcSlice:
 
     def _reply(self, read: CachedRead, lines: int) -> None:
         read.done += lines
-        self.network.reply(read, self.engine.memory if self.engine.data else None)
+        self.network.reply(read, self.memory)
 
 
 def _nothing(_: Transaction) -> None:

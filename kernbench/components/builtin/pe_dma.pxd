@@ -17,6 +17,7 @@ from kernbench.components._command cimport Command
 from kernbench.components._pe cimport Job, Pe, PeProgram
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
 from kernbench.sim_engine._causes cimport Cause
+from kernbench.sim_engine._network cimport Network
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._callee cimport Callee
 from kernbench.sim_engine._transaction cimport Route, Transaction
@@ -73,10 +74,10 @@ cdef class DmaChannel(Callee):
 
 cdef class Port:
     cdef public PeDma dma
-    cdef public object network, memory, _on_read
-    cdef public Core core
+    cdef public object memory, _on_read
+    cdef public Network network
     cdef public Route route
-    @cython.locals(route=Route, key=int64_t, arbiter=CArbiter)
+    @cython.locals(route=Route, network=Network, arbiter=CArbiter)
     cpdef read(self, Transaction txn, int kind=*)
     @cython.locals(route=Route, arbiter=CArbiter)
     cpdef write(self, Transaction txn, int kind=*)

@@ -120,37 +120,32 @@ class DmaChannel(Callee):
 
 
 class Port:
-    __slots__ = ("_on_read", "core", "dma", "memory", "network", "route")
+    __slots__ = ("_on_read", "dma", "memory", "network", "route")
 
     def __init__(self, engine: GraphEngine, dma: PeDma, memory: str) -> None:
-        self.dma, self.network, self.core = dma, engine.network, engine.env.core
+        self.dma, self.network = dma, engine.network
         self.route: Route = engine.network.route(dma.node_id, memory)
         engine.network.back(self.route)
         self.memory = engine.memory_at(memory)
         self._on_read = self.memory.on_read
 
     def read(self, txn: Transaction, kind: int = BULK) -> None:
-        route = self.route.drawn()
-        assert route.reply is not None
-        txn.back = route.reply
-        txn.key = key = route.key()
-        txn.follow(self.core.waits)
-        command = self.network.command_bytes
-        route.count(command)
+        route, network = self.route.drawn(), self.network
+        network.begin(txn, route)
         arbiter = self.dma.arbiter
         if arbiter is None:
-            self.core.put(route.links, 1, command, key, self._on_read, txn)
+            network.send(route, network.command_bytes, txn.key, self._on_read, txn)
         else:
-            arbiter.start(kind, route, 1, command, key, self._on_read, txn, False)
+            arbiter.send(kind, route, network.command_bytes, txn.key, self._on_read, txn)
 
     def write(self, txn: Transaction, kind: int = BULK) -> None:
-        route = self.route.drawn()
+        route, memory = self.route.drawn(), self.memory
         arbiter = self.dma.arbiter
         if arbiter is None:
-            txn.write(self.network, route, self.memory)
+            self.network.write(txn, route, memory)
         else:
-            txn.begin_write(self.network, route)
-            arbiter.send(kind, route, txn.nbytes, txn.key, self.memory.on_write, txn, self.memory.by_flit)
+            self.network.begin(txn, route)
+            arbiter.send(kind, route, txn.nbytes, txn.key, memory.on_write, txn, memory.by_flit)
 
 
 class PeDma:
