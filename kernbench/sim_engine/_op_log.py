@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,8 @@ from kernbench.analysis._records import (
     covered_ps,
 )
 from kernbench.analysis._stages import ROW_KINDS
-from kernbench.errors import LimitError
 from kernbench.sim_engine._causes import Cause
+from kernbench.sim_engine._log_table import LogTable
 from kernbench.sim_engine._network import ENGINE
 from kernbench.sim_engine._waits import Waits
 
@@ -48,18 +48,14 @@ if TYPE_CHECKING:
 LEVELS = ("off", "operation", "tile")
 KIND = {name: i for i, name in enumerate(ROW_KINDS)}
 STEP_KIND = {name: i for i, name in enumerate(STEP_KINDS)}
-_ROWS = 16384  # of a block
 _OPENERS, _DEEPEST = 8192, 64
-_WIDTH, _MOVE_WIDTH, _STAGE_WIDTH = len(LOG_COLUMNS) + 2, len(TRANSFERS) + 2, len(StageWork._fields)
-_STEP_WIDTH, _PATH_WIDTH, _ALLOCATION_WIDTH = len(STEPS), len(STAGE_PATHS), len(ALLOCATIONS)
 
 
 class OpLog:
     """Rows (start, end, component, kind, command, nbytes, flops, tile), in ps, bytes and ids, and their causes.
 
-    `operation` is False when nothing is logged; `tiles` is True when stages of tiles are logged, too. Rows are stored
-    in blocks of 64-bit numbers, so a log costs what its columns hold. Every row, transfer and step has four candidate
-    causes, two per number, the decisive one first (see `_causes`).
+    `operation` is False when nothing is logged; `tiles` is True when stages of tiles are logged, too. Every row,
+    transfer and step has four candidate causes, two per number, the decisive one first (see `_causes`).
     """
 
     def __init__(self, level: str = "operation") -> None:
@@ -74,21 +70,13 @@ class OpLog:
         self._commands: list[CommandInfo] = []
         self._known: dict[tuple[Any, ...], CommandInfo] = {}  # equal commands of a PE share one
         self._entered = 0
-        self._after_blocks: list[np.ndarray] = []
-        self._blocks: list[np.ndarray] = []
-        self._move_blocks: list[np.ndarray] = []
-        self._stage_blocks: list[np.ndarray] = []
-        self._step_blocks: list[np.ndarray] = []
-        self._path_blocks: list[np.ndarray] = []
-        self._allocation_blocks: list[np.ndarray] = []
-        self._rows, self._moves, self._stages = _block(0), _block(0), _block(0)
-        self._steps, self._paths, self._after = _block(0), _block(0), _block(0)
-        self._allocations = _block(0)
+        # Rows and moves end with two numbers of causes.
+        self.rows, self.moves = LogTable(len(LOG_COLUMNS) + 2), LogTable(len(TRANSFERS) + 2)
+        self.stages, self.allocations = LogTable(len(StageWork._fields)), LogTable(len(ALLOCATIONS))
+        self.steps, self.paths = LogTable(len(STEPS)), LogTable(len(STAGE_PATHS))
+        self.order = LogTable(2)  # (command, predecessor)
         # Unless tiles are logged: (sent [ps], cause), by key, of the latest requests that began a busy period.
         self.openers: dict[int, tuple[int, Cause]] = {}
-        # Unused numbers of each last block.
-        self._free = self._moves_free = self._stages_free = self._steps_free = self._paths_free = self._after_free = 0
-        self._allocations_free = 0
 
     def component(self, name: str) -> int:
         return self.components.setdefault(name, len(self.components))
@@ -113,12 +101,9 @@ class OpLog:
 
     def after(self, command: int, first: int) -> None:
         """Record that `command` follows `first`."""
-        if not self._after_free:
-            self._after_free = 2 * _ROWS
-            self._after = _added(self._after_blocks, self._after_free)
-        after, i = self._after, len(self._after) - self._after_free
+        self.order.add()
+        after, i = self.order.last, self.order.place
         after[i], after[i + 1] = command, first
-        self._after_free -= 2
 
     def route(self, route: Route) -> int:
         if route.logged < 0:
@@ -134,35 +119,26 @@ class OpLog:
         cause: int = NONE, second: int = NONE, third: int = NONE,
     ) -> int:  # fmt: skip
         """Add a row and the causes of its start (of a whole command: of its end); return the event of its end."""
-        if not self._free:
-            self._free = _ROWS * _WIDTH
-            self._rows = _added(self._blocks, self._free)
-        rows, i = self._rows, len(self._rows) - self._free
+        number = self.rows.add()
+        rows, i = self.rows.last, self.rows.place
         rows[i], rows[i + 1], rows[i + 2], rows[i + 3] = start, end, component, kind
         rows[i + 4], rows[i + 5], rows[i + 6], rows[i + 7] = command, nbytes, flops, tile
         rows[i + 8], rows[i + 9] = cause | second << 32, third
-        self._free -= _WIDTH
-        return ROW | ((len(self._blocks) - 1) * _ROWS + i // _WIDTH) << 3
+        return ROW | number << 3
 
     def left(self, row: int, room: int, held: bool) -> None:
         """Record the event that made room behind the stage of a row, and whether the stage was blocked until then."""
         number = row >> 3
-        block = number // _ROWS
-        rows = self._rows
-        if block != len(self._blocks) - 1:
-            rows = self._blocks[block].data
-        rows[number % _ROWS * _WIDTH + 9] |= (room | HELD if held else room) << 32
+        rows = self.rows.block(number)
+        rows[self.rows.place_of(number) + 9] |= (room | HELD if held else room) << 32
 
     def sent(self, cause: int = NONE, second: int = NONE, third: int = NONE, fourth: int = NONE) -> int:
         """Reserve the row of a transfer that starts now, with its causes; return its number."""
-        if not self._moves_free:
-            self._moves_free = _ROWS * _MOVE_WIDTH
-            self._moves = _added(self._move_blocks, self._moves_free)
-        moves, i = self._moves, len(self._moves) - self._moves_free
+        number = self.moves.add()
+        moves, i = self.moves.last, self.moves.place
         moves[i] = -1
         moves[i + 13], moves[i + 14] = cause | second << 32, third | fourth << 32
-        self._moves_free -= _MOVE_WIDTH
-        return (len(self._move_blocks) - 1) * _ROWS + i // _MOVE_WIDTH
+        return number
 
     def move(
         self, number: int, start: int, end: int, route: Route, nbytes: int, command: int, tile: int, kind: int,
@@ -172,11 +148,7 @@ class OpLog:
 
         `held` is the cause of the end if that is not the end of the route.
         """
-        block = number // _ROWS
-        moves = self._moves
-        if block != len(self._move_blocks) - 1:
-            moves = self._move_blocks[block].data
-        i = number % _ROWS * _MOVE_WIDTH
+        moves, i = self.moves.block(number), self.moves.place_of(number)
         moves[i], moves[i + 1], moves[i + 2], moves[i + 3] = start, end, self.route(route), nbytes
         moves[i + 4], moves[i + 5], moves[i + 6], moves[i + 7] = command, tile, kind, key
         moves[i + 8], moves[i + 9], moves[i + 10], moves[i + 11] = arrived, since, opener, served
@@ -189,14 +161,11 @@ class OpLog:
         cause: int = NONE, second: int = NONE, third: int = NONE,
     ) -> int:  # fmt: skip
         """Add a delay of `ps` until `end` that is no operation (see `STEPS`); return its event."""
-        if not self._steps_free:
-            self._steps_free = _ROWS * _STEP_WIDTH
-            self._steps = _added(self._step_blocks, self._steps_free)
-        steps, i = self._steps, len(self._steps) - self._steps_free
+        number = self.steps.add()
+        steps, i = self.steps.last, self.steps.place
         steps[i], steps[i + 1], steps[i + 2], steps[i + 3] = end, ps, place, kind
         steps[i + 4], steps[i + 5], steps[i + 6], steps[i + 7] = command, of, cause | second << 32, third
-        self._steps_free -= _STEP_WIDTH
-        return STEP | ((len(self._step_blocks) - 1) * _ROWS + i // _STEP_WIDTH) << 3
+        return STEP | number << 3
 
     def opened(self, key: int, asked: int, cause: Cause) -> None:
         """Record the request that began a busy period of a memory; a full table drops its oldest half."""
@@ -215,15 +184,12 @@ class OpLog:
         """Event of a cause; a path is logged, with its predecessors, and becomes one."""
         if cause.event == NONE and cause.before is not None:
             before = self.event(cause.before)
-            if not self._paths_free:
-                self._paths_free = _ROWS * _PATH_WIDTH
-                self._paths = _added(self._path_blocks, self._paths_free)
-            paths, i = self._paths, len(self._paths) - self._paths_free
+            number = self.paths.add()
+            paths, i = self.paths.last, self.paths.place
             paths[i], paths[i + 1] = cause.command, before
-            for part in range(_PATH_WIDTH - 2):
+            for part in range(self.paths.width - 2):
                 paths[i + 2 + part] = cause.parts[part]
-            self._paths_free -= _PATH_WIDTH
-            cause.event = STAGES | ((len(self._path_blocks) - 1) * _ROWS + i // _PATH_WIDTH) << 3
+            cause.event = STAGES | number << 3
             cause.before = None
         return cause.event
 
@@ -231,22 +197,16 @@ class OpLog:
         self, command: int, kind: int, start: int, end: int, busy: int, n: int, nbytes: int = 0, route: int = -1
     ) -> None:
         """Add what one stage did with all tiles of a command (see `Stage`)."""
-        if not self._stages_free:
-            self._stages_free = _ROWS * _STAGE_WIDTH
-            self._stages = _added(self._stage_blocks, self._stages_free)
-        stages, i = self._stages, len(self._stages) - self._stages_free
+        self.stages.add()
+        stages, i = self.stages.last, self.stages.place
         stages[i], stages[i + 1], stages[i + 2], stages[i + 3] = command, kind, start, end
         stages[i + 4], stages[i + 5], stages[i + 6], stages[i + 7] = busy, n, nbytes, route
-        self._stages_free -= _STAGE_WIDTH
 
     def allocated(self, t: int, place: int, nbytes: int) -> None:
         """Record that bytes of a memory are allocated at `t`, or freed if negative."""
-        if not self._allocations_free:
-            self._allocations_free = _ROWS * _ALLOCATION_WIDTH
-            self._allocations = _added(self._allocation_blocks, self._allocations_free)
-        rows, i = self._allocations, len(self._allocations) - self._allocations_free
+        self.allocations.add()
+        rows, i = self.allocations.last, self.allocations.place
         rows[i], rows[i + 1], rows[i + 2] = t, place, nbytes
-        self._allocations_free -= _ALLOCATION_WIDTH
 
     def transfer(self, start: int, end: int, txn: Transaction, command: int, tile: int, kind: int) -> int:
         """Complete the row of a memory transaction, from its request to its completion at the requester."""
@@ -278,61 +238,6 @@ class OpLog:
             fn(arg, self.move(number, sent, core.now, route, nbytes, command, -1, MESSAGE, key))
 
         return arrived
-
-    def moves(self) -> dict[str, np.ndarray]:
-        """All transfers so far as columns; those in flight start at -1."""
-        return _columns(self._move_blocks, self._moves_free, TRANSFERS, _MOVE_WIDTH)
-
-    def steps(self) -> dict[str, np.ndarray]:
-        return _columns(self._step_blocks, self._steps_free, STEPS, _STEP_WIDTH)
-
-    def paths(self) -> dict[str, np.ndarray]:
-        return _columns(self._path_blocks, self._paths_free, STAGE_PATHS, _PATH_WIDTH)
-
-    def allocations(self) -> dict[str, np.ndarray]:
-        return _columns(self._allocation_blocks, self._allocations_free, ALLOCATIONS, _ALLOCATION_WIDTH)
-
-    def stages(self) -> np.ndarray:
-        """Rows of `Stage` so far."""
-        return _table(self._stage_blocks, self._stages_free, _STAGE_WIDTH)
-
-    def columns(self) -> dict[str, np.ndarray]:
-        return _columns(self._blocks, self._free, LOG_COLUMNS, _WIDTH)
-
-    def order(self) -> np.ndarray:
-        """(command, predecessor) of each pair so far."""
-        return _table(self._after_blocks, self._after_free, 2)
-
-    def causes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Candidate causes of every row and of every transfer so far, two per number."""
-        rows, moves = _table(self._blocks, self._free, _WIDTH), _table(self._move_blocks, self._moves_free, _MOVE_WIDTH)
-        return rows[:, -2:], moves[:, -2:]
-
-
-def _block(n: int) -> memoryview:
-    return np.empty(n, np.int64).data
-
-
-def _added(blocks: list[np.ndarray], n: int) -> memoryview:
-    """Append a block of `n` numbers; raise LimitError if row numbers would exceed what causes can hold."""
-    if (len(blocks) + 1) * _ROWS << 3 > HELD:
-        raise LimitError(
-            f'the log holds {len(blocks) * _ROWS:,} rows of one kind, the most; run with log="operation" or "off"'
-        )
-    block = _block(n)
-    blocks.append(np.asarray(block))
-    return block
-
-
-def _columns(blocks: list[np.ndarray], free: int, types: Mapping[str, type], width: int) -> dict[str, np.ndarray]:
-    """Columns of the rows in `blocks`; the last block has `free` unused numbers."""
-    table = _table(blocks, free, width)
-    return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(types.items())}
-
-
-def _table(blocks: list[np.ndarray], free: int, width: int) -> np.ndarray:
-    filled = [*blocks[:-1], blocks[-1][: len(blocks[-1]) - free]] if blocks else [np.zeros(0, np.int64)]
-    return np.concatenate(filled).reshape(-1, width)
 
 
 def busy_by_component(engine: GraphEngine) -> dict[str, int]:
@@ -425,8 +330,9 @@ def dependencies(engine: GraphEngine) -> Dependencies:
                 back = engine.network.link(link.dst, link.src)
                 links[path[at], path[at + 1]] = _times(graph, link)
                 links[path[at + 1], path[at]] = _times(graph, back)
-    causes, sent = log.causes()
-    moves, steps, paths = log.moves(), log.steps(), log.paths()
+    # Candidate causes of every row and of every transfer, two per number; transfers in flight start at -1.
+    causes, sent = log.rows.rows()[:, -2:], log.moves.rows()[:, -2:]
+    moves, steps, paths = log.moves.columns(TRANSFERS), log.steps.columns(STEPS), log.paths.columns(STAGE_PATHS)
     under_way = moves["start_ps"] < 0
     if under_way.any():
         number = np.where(under_way, -1, np.cumsum(~under_way) - 1)
@@ -435,7 +341,7 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         causes = _renumbered(causes, number)
         for table, columns in ((steps, ("cause", "more")), (paths, ("before",))):
             table |= {name: _renumbered(table[name], number) for name in columns}
-    waits, moves["wait"] = _kept(dict(zip(WAITS, log.waits.table().T, strict=True)), moves["wait"])
+    waits, moves["wait"] = _kept(dict(zip(WAITS, log.waits.table.rows().T, strict=True)), moves["wait"])
     waits["front"] = _numbers(moves["key"], waits["front"])
     waits["link"] = _link_numbers(engine)[waits["link"]]
     return Dependencies(
@@ -443,18 +349,18 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         tuple(nodes),
         tuple(routes),
         links,
-        log.order(),
+        log.order.rows(),
         np.array([(x.command, max(0, x.target_start_ps)) for x in engine.launches if log.operation], np.int64).reshape(
             -1, 2
         ),
-        log.stages(),
+        log.stages.rows(),
         steps,
         tuple(log.places),
         paths,
         causes,
         sent,
         {name: waits[name].astype(dtype) for name, dtype in WAITS.items()},
-        log.allocations(),
+        log.allocations.columns(ALLOCATIONS),
     )
 
 
@@ -495,7 +401,7 @@ def _renumbered(causes: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 def collect(engine: GraphEngine) -> Records:
     log = engine.log
-    columns = log.columns()
+    columns = log.rows.columns(LOG_COLUMNS)
     counted = busy_by_component(engine)
     for name in counted:
         log.component(name)

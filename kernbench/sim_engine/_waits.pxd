@@ -1,17 +1,15 @@
 cimport cython
 from libc.stdint cimport int64_t
 
-cdef int64_t _ROWS, _WIDTH
+from kernbench.sim_engine._log_table cimport LogTable
 
 
 cdef class Waits:
     cdef public dict last
-    cdef list _blocks
-    cdef int64_t[::1] _rows
-    cdef int64_t _free
+    cdef public LogTable table
     cpdef follow(self, int64_t key)
     cpdef int64_t of(self, int64_t key) except? -1
     cpdef landed(self, int64_t key, int64_t wait)
     cpdef int64_t forget(self, int64_t key) except? -1
-    @cython.locals(rows=int64_t[::1], i=int64_t)
+    @cython.locals(rows=int64_t[::1], i=int64_t, number=int64_t)
     cpdef int64_t add(self, int64_t before, int64_t link, int64_t front, int64_t ps) except -1

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from kernbench.analysis._records import WAITS
+from kernbench.sim_engine._log_table import LogTable
 
 UNKNOWN, NOWHERE = -1, 0  # a message that is not recorded; one that has not waited yet
-_ROWS = 16384  # of a block
-_WIDTH = len(WAITS)
 
 
 class Waits:
@@ -20,9 +17,7 @@ class Waits:
 
     def __init__(self) -> None:
         self.last: dict[int, int] = {}  # the last wait of each recorded message
-        self._blocks: list[np.ndarray] = []
-        self._rows = np.zeros(0, np.int64).data
-        self._free = 0
+        self.table = LogTable(len(WAITS))
         self.add(0, -1, -1, 0)  # NOWHERE
 
     def follow(self, key: int) -> None:
@@ -41,16 +36,7 @@ class Waits:
 
     def add(self, before: int, link: int, front: int, ps: int) -> int:
         """Add a wait after the wait `before`; return its number."""
-        if not self._free:
-            self._free = _ROWS * _WIDTH
-            block = np.empty(self._free, np.int64).data
-            self._blocks.append(np.asarray(block))
-            self._rows = block
-        rows, i = self._rows, len(self._rows) - self._free
+        number = self.table.add()
+        rows, i = self.table.last, self.table.place
         rows[i], rows[i + 1], rows[i + 2], rows[i + 3] = before, link, front, ps
-        self._free -= _WIDTH
-        return (len(self._blocks) - 1) * _ROWS + i // _WIDTH
-
-    def table(self) -> np.ndarray:
-        filled = [*self._blocks[:-1], self._blocks[-1][: len(self._rows) - self._free]]
-        return np.concatenate(filled).reshape(-1, _WIDTH)
+        return number

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tracemalloc
 
-import numpy as np
 import pytest
 
+from kernbench.analysis._records import LOG_COLUMNS
 from kernbench.analysis._stages import ROW_KINDS
 from kernbench.errors import LimitError
 from kernbench.sim_engine._op_log import OpLog
@@ -71,7 +71,7 @@ def test_a_row_of_the_log_costs_few_bytes():
         for i in range(count):
             log.row(i, i + 16, 3, 2, 1, 4096, 131_072, i)
         held, _ = tracemalloc.get_traced_memory()
-        columns = log.columns()
+        columns = log.rows.columns(LOG_COLUMNS)
     finally:
         tracemalloc.stop()
     # 64 B a row in blocks, and up to one block of rows still in tuples.
@@ -81,9 +81,9 @@ def test_a_row_of_the_log_costs_few_bytes():
 
 def test_more_rows_than_causes_can_name_are_refused():
     log = OpLog("tile")
-    log._blocks.extend([np.zeros(0, np.int64)] * 8191)
+    log.rows._rows = 8191 * 16384
     assert log.row(0, 1, 0, 0, -1, 0, 0, -1) >> 3 == 8191 * 16384
     log = OpLog("tile")
-    log._blocks.extend([np.zeros(0, np.int64)] * 8192)
+    log.rows._rows = 8192 * 16384
     with pytest.raises(LimitError, match=r"holds 134,217,728 rows of one kind, the most; run with log="):
         log.row(0, 1, 0, 0, -1, 0, 0, -1)

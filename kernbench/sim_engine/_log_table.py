@@ -1,0 +1,58 @@
+"""A table of 64-bit numbers that grows by blocks, so that a log costs what its columns hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from kernbench.analysis._records import HELD
+from kernbench.errors import LimitError
+
+_ROWS = 16384  # of a block
+
+
+class LogTable:
+    """Rows of `width` numbers; those of the row that was added last begin at `place` of the block `last`."""
+
+    def __init__(self, width: int) -> None:
+        self.width, self.place = width, 0
+        self.last = np.empty(0, np.int64).data
+        self._blocks: list[np.ndarray] = []
+        self._left = self._rows = 0
+
+    def add(self) -> int:
+        """Reserve a row; return its number."""
+        if not self._left:
+            if self._rows + _ROWS << 3 > HELD:  # more than the numbers of causes can hold
+                raise LimitError(
+                    f'the log holds {self._rows:,} rows of one kind, the most; run with log="operation" or "off"'
+                )
+            self.last = np.empty(_ROWS * self.width, np.int64).data
+            self._blocks.append(np.asarray(self.last))
+            self._left, self.place = _ROWS, -self.width
+        self._left -= 1
+        self.place += self.width
+        self._rows += 1
+        return self._rows - 1
+
+    def place_of(self, number: int) -> int:
+        """Return where a row begins in its block."""
+        return number % _ROWS * self.width
+
+    def block(self, number: int) -> memoryview:
+        """Return the block of a row."""
+        at = number // _ROWS
+        if at == len(self._blocks) - 1:
+            return self.last
+        return self._blocks[at].data
+
+    def rows(self) -> np.ndarray:
+        """Return all rows so far."""
+        every = np.concatenate([np.zeros(0, np.int64), *self._blocks])
+        return every[: self._rows * self.width].reshape(-1, self.width)
+
+    def columns(self, types: Mapping[str, type]) -> dict[str, np.ndarray]:
+        """Return the first columns, with these names and types."""
+        table = self.rows()
+        return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(types.items())}
