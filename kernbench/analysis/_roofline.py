@@ -106,7 +106,7 @@ def _tiled_for(
     machine: MachineConfig, mkn: tuple[int, int, int], dtype: DType, streamed: frozenset[str], written: bool
 ) -> PeGemmConfig:
     each = machine.cube.pe.pe_gemm.by_tile
-    return min(each, key=lambda gemm: _ideal_with(machine, gemm, mkn, dtype, streamed, 0.0, written).time_ns)
+    return min(each, key=lambda gemm: _ideal_with(machine, gemm, mkn, dtype, streamed, written).time_ns)
 
 
 @lru_cache(maxsize=1024)
@@ -128,18 +128,16 @@ def ideal_gemm(
     *,
     dtype: object = "f16",
     streamed: Collection[str] = ("a", "b"),
-    epilogue_cycles: float = 0.0,
 ) -> IdealGemm:
     """Ideal time of `out[m, n] = a[m, k] @ b[k, n]` on one PE whose operands are in its HBM slice.
 
     Every number comes from the machine file: no fitted constant, no queueing, no stall for a full buffer. Operands that
-    are not `streamed` are pinned in TCM and skip the DMA; `epilogue_cycles` are those of PE_MATH for each output tile;
-    the output of int8 is int32.
+    are not `streamed` are pinned in TCM and skip the DMA; the output of int8 is int32.
 
     Notes
     -----
-    T = max over stages of the mean time per tile; pipeline = (first tile's stages) + (tiles - 1) x T + last epilogue
-    + last store + last DMA out; time = max(pipeline, slice). The HBM slice serves reads and writes in turn: slice =
+    T = max over stages of the mean time per tile; pipeline = (first tile's stages) + (tiles - 1) x T + last store
+    + last DMA out; time = max(pipeline, slice). The HBM slice serves reads and writes in turn: slice =
     first tile's DMA in + all other reads and writes at the rate of all channels + last DMA out.
 
     Rates: DMA in and out = min(PE_DMA link, HBM slice link, all channels); fetch and store = TCM ports; the matrix
@@ -147,18 +145,18 @@ def ideal_gemm(
     """
     rate_key(dtype)
     gemm = tiled_for(machine, mkn, dtype, streamed)
-    return _ideal_with(machine, gemm, mkn, as_dtype(dtype), streamed, epilogue_cycles, True)
+    return _ideal_with(machine, gemm, mkn, as_dtype(dtype), streamed, True)
 
 
 def _ideal_with(
     machine: MachineConfig, gemm: PeGemmConfig, mkn: tuple[int, int, int], kind: DType, streamed: Collection[str],
-    epilogue_cycles: float, written: bool,
+    written: bool,
 ) -> IdealGemm:  # fmt: skip
     pe, tile = machine.cube.pe, gemm.tile
     out_itemsize = (int32 if kind is int8 else kind).itemsize
     m, k, n = mkn
     mt, kt, nt = _cuts(mkn, tile)
-    tiles, outputs = mt * kt * nt, mt * nt
+    tiles = mt * kt * nt
     rate = matrix_engine(gemm).peak(kind)
     dma_gbs = min(_links_gbs(machine), machine.cube.hbm.slice_gbs)
 
@@ -166,12 +164,10 @@ def _ideal_with(
     a_bytes, b_bytes, out_bytes = m * k * nt * kind.itemsize, k * n * mt * kind.itemsize, m * n * out_itemsize
     in_bytes = ("a" in streamed) * a_bytes + ("b" in streamed) * b_bytes
     gemm_ns = _matrix_ps(gemm, mkn, kind) / 1000
-    epilogue_ns = epilogue_cycles / pe.pe_math.clock_ghz
     stages = {
         "dma_in": in_bytes / dma_gbs / tiles,
         "fetch": (a_bytes + b_bytes) / pe.pe_tcm.read_bw_gbs / tiles,
         "gemm": gemm_ns / tiles,
-        "math": epilogue_ns * outputs / tiles,
         "store_tcm": out_bytes / pe.pe_tcm.write_bw_gbs / tiles,
         "dma_out": written * out_bytes / dma_gbs / tiles,
         "schedule": pe.pe_scheduler.tile_ns,
@@ -183,7 +179,7 @@ def _ideal_with(
     first_ns = _read_ns(machine, first_in, dma_gbs) + (first_a + first_b) / pe.pe_tcm.read_bw_gbs
     first_ns += _matrix_ps(gemm, (min(m, tile.m), min(k, tile.k), min(n, tile.n)), kind) / 1000
     last_bytes = _last(m, tile.m) * _last(n, tile.n) * out_itemsize
-    last_ns = epilogue_ns + last_bytes / pe.pe_tcm.write_bw_gbs + _write_ns(machine, written * last_bytes, dma_gbs)
+    last_ns = last_bytes / pe.pe_tcm.write_bw_gbs + _write_ns(machine, written * last_bytes, dma_gbs)
 
     pipeline_ns = first_ns + (tiles - 1) * tile_ns + last_ns
     between = in_bytes - first_in + written * (out_bytes - last_bytes)

@@ -34,10 +34,6 @@ class Breakdown:
         exclusive = {f"exclusive_{stage}_ns": ns for stage, ns in self.exclusive_ns().items()}
         return exclusive | {f"busy_{stage}_ns": ns for stage, ns in self.busy_ns().items()}
 
-    def shares(self) -> dict[str, float]:
-        total = sum(self.exclusive_ps.values())
-        return {stage: ps / total if total else 0.0 for stage, ps in self.exclusive_ps.items()}
-
 
 def breakdown(
     records: Records, *, pe: tuple[int, int, int] | None = None, window: tuple[int, int] | None = None
@@ -158,11 +154,6 @@ class Overlap:
     hidden_ns: float
     exposed_ns: float
     idle_ns: float
-
-    @property
-    def exposed_share(self) -> float:
-        both = self.hidden_ns + self.exposed_ns
-        return self.exposed_ns / both if both else 0.0
 
 
 def overlap(records: Records, window: tuple[int, int] | None = None) -> Overlap:

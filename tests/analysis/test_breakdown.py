@@ -106,4 +106,4 @@ def test_host_copies_count_for_every_pe_and_only_where_the_pe_is_idle():
 
 def test_nothing_at_all():
     got = breakdown(Records.empty())
-    assert (got.window_ps, sum(got.shares().values())) == (0, 0.0)
+    assert (got.window_ps, sum(got.exclusive_ps.values())) == (0, 0)

@@ -89,12 +89,6 @@ def test_slow_channels_limit_like_a_slow_link():
     assert (ideal.limiter, ideal.tile_ns) == ("hbm", 32)
 
 
-def test_an_epilogue_is_charged_once_per_output_tile():
-    plain, scaled = (ideal_gemm(machine(), (64, 128, 64), streamed=(), epilogue_cycles=x) for x in (0, 8))
-    assert scaled.stages_ns["math"] == 8 / 2
-    assert scaled.time_ns == plain.time_ns + 8
-
-
 def test_rates_by_type():
     assert (macs_per_ns(machine(), "fp32"), macs_per_ns(machine(), "f16")) == (1024, 4096)
     with pytest.raises(ValueError, match=r"no rate for torch.int64; known: .*float16"):

@@ -557,7 +557,6 @@ class _Timing:
         self._less = np.where((weight > room) & (weight > 0), room / np.where(weight > 0, weight, 1), 1.0)
         self._share, self._least, self._own = np.ones(n), np.zeros(n), np.zeros(n)
         self._retimed(self.quantities._base, self._recorded)
-        self.n_edges = len(self._target)
         self.credits = any(cycle for *_, cycle in records.dependencies.links.values())
         self.messages = bool((records.dependencies.transfers["kind"] == PART).any())
 
