@@ -15,7 +15,7 @@ from kernbench._units import ACK_BYTES
 from kernbench.analysis._records import NONE, READ, WRITE, Communication, Operation
 from kernbench.policy.address.pe_mmu import PeMMU, Range, TranslationTable
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
-from kernbench.sim_engine._transaction import Transaction
+from kernbench.sim_engine._transaction import Extent, Transaction
 from kernbench.topology import _naming as naming
 from kernbench.topology._naming import PeId
 
@@ -486,13 +486,14 @@ class HostCopy:
         self.done.callbacks.append(self._heard_of)
         self._start = engine.env._now
         self._id = engine.log.command("h2d" if write else "d2h")
-        # Memory, place there and pieces of each transaction, and where in the copy the bytes of each piece are.
-        extents, self._at = [], []
+        # Of each transaction, and where in the copy the bytes of its pieces are.
+        extents: list[Extent] = []
+        self._at: list[list[tuple[int, int]]] = []
         at = 0
         for pa, nbytes in self.pieces:
-            for node_id, offset, parts in engine.extents(pa, nbytes):
-                extents.append((node_id, offset, parts))
-                self._at.append([(at + part - pa, n) for part, n in parts])
+            for extent in engine.extents(pa, nbytes):
+                extents.append(extent)
+                self._at.append([(at + part - pa, n) for part, n in extent.pieces])
             at += nbytes
         self._left, self._bytes = len(extents), at
         self._taken: np.ndarray | None = None
@@ -500,19 +501,18 @@ class HostCopy:
             self.done.succeed(np.zeros(0, np.uint8) if engine.data and not write else None)
         if self.pieces and (races := engine.races(engine.addresses.locate(self.pieces[0][0]).sip)) is not None:
             engine.guarded(lambda: races.host(self.pieces, write))
-        for i, (node_id, offset, parts) in enumerate(extents):
-            nbytes = sum([n for _, n in parts])
-            txn = Transaction(nbytes, offset, self._finished, i, None, parts)
-            route = engine.network.route(naming.HOST, node_id)
+        for i, extent in enumerate(extents):
+            txn = Transaction(extent.nbytes, extent.offset, self._finished, i, None, extent.pieces)
+            route = engine.network.route(naming.HOST, extent.node_id)
             if engine.log.operation:
                 txn.number = engine.log.sent(engine.host_by)
             if write:
                 if data is not None:
                     places = [data[first : first + n] for first, n in self._at[i]]
                     txn.data = places[0] if len(places) == 1 else np.concatenate(places)
-                engine.network.write(txn, route, engine.memory_at(node_id))
+                engine.network.write(txn, route, engine.memory_at(extent.node_id))
             else:
-                engine.network.read(txn, route, engine.memory_at(node_id))
+                engine.network.read(txn, route, engine.memory_at(extent.node_id))
 
     def _heard_of(self, _: object) -> None:
         """Make the end of this copy the cause of the host's next actions."""

@@ -22,6 +22,14 @@ cdef class Route:
     cpdef dict counts(self)
 
 
+@cython.freelist(64)
+cdef class Extent:
+    cdef public str node_id
+    cdef public int64_t offset, nbytes
+    cdef public object pieces
+    cdef public list lines
+
+
 @cython.freelist(256)
 cdef class Transaction:
     cdef public object arg, fn, lines, pieces, data

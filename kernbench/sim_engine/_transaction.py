@@ -91,6 +91,25 @@ class Route:
         return {**self._smaller, self._latest: latest, self.flit_bytes: self._flits}
 
 
+class Extent:
+    """Bytes of one memory that one request transfers.
+
+    `pieces` are their physical (address, bytes), empty where nothing needs them; `lines`, if given, are those touched.
+    """
+
+    __slots__ = ("lines", "nbytes", "node_id", "offset", "pieces")
+
+    def __init__(
+        self,
+        node_id: str,
+        offset: int,
+        nbytes: int,
+        pieces: Sequence[tuple[int, int]] = (),
+        lines: list[int] | None = None,
+    ) -> None:
+        self.node_id, self.offset, self.nbytes, self.pieces, self.lines = node_id, offset, nbytes, pieces, lines
+
+
 class Memory(Protocol):
     """Serves transactions at the end of a route; `by_flit` if it handles every flit of a write."""
 

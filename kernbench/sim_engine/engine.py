@@ -38,7 +38,7 @@ from kernbench.sim_engine._network import Clock, Network
 from kernbench.sim_engine._observer import Counters, Observer, Tick, environment_observers, read_counters
 from kernbench.sim_engine._op_log import OpLog, busy_by_component, collect
 from kernbench.sim_engine._races import DeviceRaces
-from kernbench.sim_engine._transaction import Memory
+from kernbench.sim_engine._transaction import Extent, Memory
 from kernbench.topology import _naming as naming
 from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
@@ -136,7 +136,7 @@ class GraphEngine:
         self._spreads: dict[tuple[Any, int], int] = {}
         self._memories: dict[int, str] = {}
         self._controllers: dict[tuple[int, int], list[str]] = {}  # nodes of interleaved memory, by SIP and cube
-        self._extents: dict[tuple[int, int], list[tuple[str, int, list[tuple[int, int]]]]] = {}
+        self.interleaved: dict[tuple[int, int], list[Extent]] = {}  # by physical address and bytes
         self.programs_started = self.programs_ended = 0
         self.host_by = NONE  # cause of the host's next action: the last operation whose completion it has received
 
@@ -201,19 +201,19 @@ class GraphEngine:
             self._memories[start] = node_id
         return node_id, place.offset
 
-    def extents(self, pa: int, nbytes: int) -> list[tuple[str, int, list[tuple[int, int]]]]:
-        """(memory node, offset in it, pieces (physical address, bytes)) of a range that one allocation contains."""
+    def extents(self, pa: int, nbytes: int) -> list[Extent]:
+        """Return the extents of a range that one allocation contains, which callers do not change."""
         addresses = self.addresses
         if not addresses.controllers or not pa & HBM_BIT:
-            return [(*self.locate(pa), [(pa, nbytes)])]
-        found = self._extents.get((pa, nbytes))
+            return [Extent(*self.locate(pa), nbytes, [(pa, nbytes)])]
+        found = self.interleaved.get((pa, nbytes))
         if found is None:
-            if len(self._extents) == _MOST_EXTENTS:
-                self._extents.clear()
-            found = self._extents[pa, nbytes] = self._interleaved(pa, nbytes)
+            if len(self.interleaved) == _MOST_EXTENTS:
+                self.interleaved.clear()
+            found = self.interleaved[pa, nbytes] = self._interleaved(pa, nbytes)
         return found
 
-    def _interleaved(self, pa: int, nbytes: int) -> list[tuple[str, int, list[tuple[int, int]]]]:
+    def _interleaved(self, pa: int, nbytes: int) -> list[Extent]:
         addresses = self.addresses
         place = addresses.locate(pa)
         nodes = self._controllers.get((place.sip, place.cube or 0))
@@ -222,7 +222,7 @@ class GraphEngine:
             nodes = [memory(place.sip, place.cube or 0, number) for number in range(addresses.controllers)]
             self._controllers[place.sip, place.cube or 0] = nodes
         split = by_controller(pa, nbytes, addresses.interleave_bytes, addresses.controllers, addresses.hashed)
-        return [(nodes[number], offset, pieces) for number, offset, pieces in split]
+        return [Extent(nodes[i], offset, sum([n for _, n in pieces]), pieces) for i, offset, pieces in split]
 
     def message(self, src: str, dst: str, nbytes: int, arg: object, command: int, by: int) -> None:
         """Send a control message of `command` with cause `by`; `dst` gets `on_broadcast(arg, event)`."""

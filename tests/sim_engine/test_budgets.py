@@ -7,15 +7,19 @@ makes every run slower, and needs a reason.
 from __future__ import annotations
 
 import gc
+import sys
 
 import pytest
 
 from kernbench._units import flits
 from kernbench.sim_engine._network import ENGINE, Clock
+from kernbench.sim_engine._transaction import Transaction
+from kernbench.topology._naming import pe_dma
 from kernbench.topology.builder import resolve_topology
 from tests.components.one_pe import gemm, pointer, run
 from tests.reference.traffic import play, random_machine, random_traffic
 from tests.sim_engine.adapter import Engine
+from tests.sim_engine.test_shared_memory import LLC, cached
 
 SIZE, TILES, OUTPUTS = 512, 2048, 256
 # Two links lie between a PE and its slice. A tile of 4 KiB is 16 flits, with a command of 1 before it; an output
@@ -68,6 +72,43 @@ def test_a_log_of_tiles_has_a_row_a_stage():
     rows = product("ref_ref").records()
     # Per tile two reads, a fetch, a product; per output tile a store and a write; the composite and the launch.
     assert len(rows) == 4 * TILES + 2 * OUTPUTS + 2
+
+
+def requests_of(n: int) -> tuple[float, float, float]:
+    """Blocks of memory of each of `n` reads of two cached lines, on the way and while looked up; its events."""
+    engine = Engine(cached())
+    core, clock, memory = engine.network.core, engine.engine.env, engine.engine.memory_at(LLC)
+    route = engine.network.route(pe_dma(0, 0, 0), LLC)
+
+    def ask() -> None:
+        for _ in range(n):
+            engine.network.read(Transaction(2048, 0, ended), route, memory)
+
+    def ended(_: Transaction) -> None:
+        pass
+
+    ask()
+    engine.run()  # the lines are there, and what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        before, events = sys.getallocatedblocks(), clock.events
+        ask()
+        on_the_way = sys.getallocatedblocks() - before
+        while clock.events < events + n:
+            core.drain(1)
+        looked_up = sys.getallocatedblocks() - before
+        engine.run()
+    finally:
+        gc.enable()
+    return on_the_way / n, looked_up / n, (clock.events - events) / n
+
+
+def test_a_request_at_a_cache_takes_few_objects_and_four_events():
+    on_the_way, looked_up, events = requests_of(1000)
+    assert on_the_way <= {"core": 6, "definition": 8.5}[ENGINE]
+    assert looked_up <= {"core": 5, "definition": 10}[ENGINE]
+    assert events == {"core": 4, "definition": 19}[ENGINE]
 
 
 def cycles_of(copies: int) -> int:

@@ -20,7 +20,7 @@ from kernbench.sim_engine._causes cimport Cause
 from kernbench.sim_engine._network cimport Network
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._callee cimport Callee
-from kernbench.sim_engine._transaction cimport Route, Transaction
+from kernbench.sim_engine._transaction cimport Extent, Route, Transaction
 
 @cython.freelist(64)
 cdef class DmaRequest:
@@ -90,7 +90,7 @@ cdef class PeDma:
     cdef public dict _ports
     cdef public CArbiter arbiter
     cdef public DmaChannel reader, writer
-    cpdef Port port(self, memory)
+    cpdef Port port(self, str memory)
     @cython.locals(pe=Pe)
     cpdef list requests(self, tuple runs)
     cpdef AccessJob job(self, Command command, PeProgram program)
@@ -123,9 +123,11 @@ cdef class MatrixStream:
     cdef public object pe, ref
     cdef public TileGrid grid
     cdef public bint strided
-    cdef public Port home
-    cdef public int64_t at
-    cpdef list pieces(self, int64_t r, int64_t c)
+    cdef public str home
+    cdef public int64_t at, pa
+    cdef public dict interleaved
+    @cython.locals(offset=int64_t, nbytes=int64_t, pa=int64_t)
+    cpdef list extents(self, int64_t r, int64_t c)
 
 
 cdef class Traffic:
@@ -146,22 +148,25 @@ cdef class TileReads(Source):
     cdef TilePipeline _pipeline
     cdef int64_t _component, _tile, _m
     cdef dict _left
-    cdef list _free, _free_by, _along, _tiles, _pending
+    cdef list _free, _free_by, _along, _once, _pending
+    cdef int64_t _next, _shared
+    cdef PeDma _dma
     cdef Cause _fourth
     cdef bint _arriving
     cdef Traffic _traffic
-    @cython.locals(kt=int64_t, buffers=int64_t, m=int64_t, n=int64_t, k=int64_t)
+    @cython.locals(kt=int64_t, m=int64_t, n=int64_t, k=int64_t, stream=MatrixStream)
     cpdef _begin(self, int64_t out)
-    @cython.locals(job=TileJob, i=int64_t, k=int64_t)
+    @cython.locals(job=TileJob, i=int64_t, k=int64_t, tiles=list, pending=list)
     cpdef _prepare(self)
+    cpdef int64_t _before(self) except? -1
     cpdef int64_t arrival(self, int64_t i) except -2
     cpdef Cause arrived_by(self, int64_t i)
     cpdef freed(self, int64_t i, int64_t t, Cause by)
     @cython.locals(job=TileJob, i=int64_t, back=int64_t)
     cpdef Cause next_by(self)
-    @cython.locals(job=TileJob, i=int64_t, t=int64_t, free=int64_t)
+    @cython.locals(job=TileJob, i=int64_t, t=int64_t, before=int64_t, free=int64_t)
     cpdef int64_t next_ps(self) except -2
-    @cython.locals(job=TileJob, pending=list, port=Port, now=int64_t, txn=Transaction)
+    @cython.locals(job=TileJob, extent=Extent, now=int64_t, txn=Transaction)
     cpdef bint issue(self) except -1
     @cython.locals(i=int64_t, job=TileJob, now=int64_t, log=OpLog, left=int64_t, end=int64_t, by=Cause)
     cpdef Cause landed(self, Transaction txn)
@@ -180,7 +185,7 @@ cdef class TileWrites(Source):
     cdef list _pending
     cdef Traffic _traffic
     cpdef int64_t next_ps(self) except -2
-    @cython.locals(job=TileJob, port=Port, now=int64_t, txn=Transaction)
+    @cython.locals(job=TileJob, extent=Extent, now=int64_t, txn=Transaction)
     cpdef bint issue(self) except -1
     @cython.locals(job=TileJob, now=int64_t, log=OpLog, end=int64_t, by=Cause)
     cpdef Cause landed(self, Transaction txn)

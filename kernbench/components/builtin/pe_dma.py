@@ -15,7 +15,7 @@ from kernbench.sim_engine._callee import Callee
 from kernbench.sim_engine._causes import MEMORY, NOTHING, READING, READS, WRITES, WRITING, Cause
 from kernbench.sim_engine._network import BULK, Arbiter
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
-from kernbench.sim_engine._transaction import Transaction
+from kernbench.sim_engine._transaction import Extent, Transaction
 
 if TYPE_CHECKING:
     from kernbench.components._pe import Pe, PeProgram
@@ -178,9 +178,10 @@ class PeDma:
         for run in runs:
             extra = run.payload - run.nbytes
             for pa, nbytes in pe.mmu.translate(run.va, run.nbytes):
-                for node_id, offset, pieces in pe.engine.extents(pa, nbytes):
-                    payload = sum([n for _, n in pieces]) + extra
-                    found.append(DmaRequest(node_id, offset, payload, pieces, [at + piece - pa for piece, _ in pieces]))
+                for extent in pe.engine.extents(pa, nbytes):
+                    places = [at + piece - pa for piece, _ in extent.pieces]
+                    payload = extent.nbytes + extra
+                    found.append(DmaRequest(extent.node_id, extent.offset, payload, list(extent.pieces), places))
                     extra = 0
                 at += nbytes
         return found
@@ -409,50 +410,54 @@ def _landed(command: int, transit: int, count: int, txn: Transaction, now: int, 
 
 _READ, _WRITE = READ, WRITE
 
-RequestPiece = tuple["Port", int, int, list[int] | None]
-
 
 class MatrixStream:
-    """A matrix in memory, read or written by tiles. A piece is (port, offset, bytes, lines) of one request.
+    """A matrix in memory, read or written by tiles.
 
     `home` is the memory that contains the matrix, at `at`, if that is a single one and tiles are stored contiguously.
+    `pa` is its physical address, if it is interleaved memory and consecutive there.
     """
 
     def __init__(self, pe: Pe, ref: Ref, grid: TileGrid) -> None:
-        self.pe, self.ref, self.grid = pe, ref, grid
+        engine = pe.engine
+        self.pe, self.ref, self.grid, self.interleaved = pe, ref, grid, engine.interleaved
         self.strided = pe.gather == "strided"
         whole = pe.mmu.translate(ref.va, grid.rows * grid.cols * grid.itemsize)
-        self.home: Port | None = None
-        self.at = 0
-        if len(whole) == 1 and not self.strided and not pe.engine.addresses.controllers:
-            node_id, offset = pe.engine.locate(whole[0][0])
-            self.home, self.at = pe.dma.port(node_id), offset
+        self.home: str | None = None
+        self.at, self.pa = 0, -1
+        if len(whole) == 1 and not self.strided:
+            if engine.addresses.controllers:
+                self.pa = whole[0][0]
+            else:
+                self.home, self.at = engine.locate(whole[0][0])
 
-    def pieces(self, r: int, c: int) -> list[RequestPiece]:
+    def extents(self, r: int, c: int) -> list[Extent]:
+        """Return the extents of a tile, which callers do not change."""
         if self.strided:
             return self._touched(self.grid.strided(r, c))
         offset, nbytes = self.grid.packed(r, c)
         if self.home is not None:
-            return [(self.home, self.at + offset, nbytes, None)]
-        engine, dma = self.pe.engine, self.pe.dma
+            return [Extent(self.home, self.at + offset, nbytes)]
+        if self.pa >= 0:
+            pa = self.pa + offset
+            found = self.interleaved.get((pa, nbytes))
+            return self.pe.engine.extents(pa, nbytes) if found is None else found
+        engine = self.pe.engine
         return [
-            (dma.port(node_id), at, sum([n for _, n in pieces]), None)
-            for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes)
-            for node_id, at, pieces in engine.extents(pa, n)
+            extent for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes) for extent in engine.extents(pa, n)
         ]
 
-    def _touched(self, runs: Iterable[tuple[int, int]]) -> list[RequestPiece]:
+    def _touched(self, runs: Iterable[tuple[int, int]]) -> list[Extent]:
         engine, bits = self.pe.engine, self.pe.engine.line_bits
         lines: dict[str, list[int]] = {}
         nbytes: dict[str, int] = {}
         for offset, size in runs:
             for pa, n in self.pe.mmu.translate(self.ref.va + offset, size):
-                for node_id, at, pieces in engine.extents(pa, n):
-                    count = sum([size for _, size in pieces])
-                    _touch(lines.setdefault(node_id, []), at, count, bits)
-                    nbytes[node_id] = nbytes.get(node_id, 0) + count
-        port = self.pe.dma.port
-        return [(port(node_id), touched[0] << bits, nbytes[node_id], touched) for node_id, touched in lines.items()]
+                for extent in engine.extents(pa, n):
+                    node_id = extent.node_id
+                    _touch(lines.setdefault(node_id, []), extent.offset, extent.nbytes, bits)
+                    nbytes[node_id] = nbytes.get(node_id, 0) + extent.nbytes
+        return [Extent(node_id, touched[0] << bits, nbytes[node_id], (), touched) for node_id, touched in lines.items()]
 
 
 class Traffic:
@@ -491,7 +496,7 @@ class TileReads(Source):
         self.complete_by: dict[int, Cause] = {}
         pe = job.pe
         self._core, self._log = pe.core, pe.log
-        self._reader, self._pipeline = pe.dma.reader, pe.pipeline
+        self._dma, self._reader, self._pipeline = pe.dma, pe.dma.reader, pe.pipeline
         self._component: int = pe.dma.component
         self._left: dict[int, int] = {}
         self._free: list[int] = []
@@ -499,42 +504,48 @@ class TileReads(Source):
         self._fourth = NOTHING  # another cause of the next request
         self._tile = -1
         self._m = -1
-        self._along: list[list[list[RequestPiece]]] = []
-        self._tiles: list[list[tuple[int, RequestPiece]]] = []
-        self._pending: list[tuple[int, RequestPiece]] = []
+        # Of operands along k, by tile; of others; and of the present tile, the first `_shared` of them along k.
+        self._along: list[list[list[Extent]]] = []
+        self._once: list[Extent] = []
+        self._pending: list[Extent] = []
+        self._next = self._shared = 0
         self._arriving = False
         self._traffic = Traffic()
         self._prepare()
 
     def _begin(self, out: int) -> None:
-        """Plan the reads of an output tile's k tiles, in reverse order, each with its lag behind freed tiles.
-
-        Operands along k are read for each tile, the others with the last one.
-        """
-        kt, buffers = self.job.kt, self.buffers
+        """Plan the reads of an output tile: operands along k are read for each k tile, the others with the last one."""
+        kt = self.job.kt
         m, n = self.job.plan.out_place(out)
         along, once = [], []
         for i, (stream, operand) in enumerate(self.operands):
             if operand.axes == "mk":
-                along.append(self._along[i] if m == self._m else [stream.pieces(m, k) for k in range(kt)])
+                along.append(self._along[i] if m == self._m else [stream.extents(m, k) for k in range(kt)])
             elif operand.axes == "kn":
-                along.append([stream.pieces(k, n) for k in range(kt)])
+                along.append([stream.extents(k, n) for k in range(kt)])
             else:
-                once += stream.pieces(*operand.place(m, n, kt - 1))
-        self._along, self._m = along, m
-        self._tiles = [[(buffers, piece) for at in reversed(along) for piece in reversed(at[k])] for k in range(kt)]
-        if once:
-            self._tiles[-1][:0] = [(buffers * kt, piece) for piece in reversed(once)]
+                once += stream.extents(*operand.place(m, n, kt - 1))
+        self._along, self._once, self._m = along, once, m
 
     def _prepare(self) -> None:
         job = self.job
-        while not self._pending and self._tile + 1 < job.n:
+        while self._next == len(self._pending) and self._tile + 1 < job.n:
             self._tile = i = self._tile + 1
             k = i % job.kt
             if not k:
                 self._begin(i // job.kt)
-            self._pending = self._tiles[k]
-            self._left[i] = len(self._pending)
+            pending: list[Extent] = []
+            for tiles in self._along:
+                pending += tiles[k]
+            self._shared = len(pending)
+            if k == job.kt - 1:
+                pending += self._once
+            self._pending, self._next = pending, 0
+            self._left[i] = len(pending)
+
+    def _before(self) -> int:
+        """Return the tile whose buffers the next request takes; it is negative if none has had them yet."""
+        return self._tile - (self.buffers if self._next < self._shared else self.buffers * self.job.kt)
 
     def arrival(self, i: int) -> int:
         """Time at which tile `i` is complete in TCM [ps], -1 if unknown."""
@@ -560,17 +571,17 @@ class TileReads(Source):
         if job.planned_ps < 0:
             return -1
         t = job.planned_ps + (i + 1) * job.tile_ps
-        i -= self._pending[-1][0]
-        if i < 0:
+        before = self._before()
+        if before < 0:
             return t
-        if i >= len(self._free):
+        if before >= len(self._free):
             return -1
-        free = self._free[i]
+        free = self._free[before]
         return t if t > free else free
 
     def next_by(self) -> Cause:
         job, i = self.job, self._tile
-        back = i - self._pending[-1][0]
+        back = self._before()
         self._fourth = NOTHING
         if back < 0:
             return job.plan_of(i)
@@ -581,21 +592,22 @@ class TileReads(Source):
         return job.plan_of(i)
 
     def issue(self) -> bool:
-        job, pending = self.job, self._pending
-        _, (port, offset, nbytes, lines) = pending.pop()
+        job, extent = self.job, self._pending[self._next]
+        self._next += 1
         now = self._core.now
         if job.start_ps < 0:
             job.start_ps = now
-        txn = Transaction(nbytes, offset, self._reader, self, lines)
+        txn = Transaction.__new__(Transaction)
+        txn.begins(extent.nbytes, extent.offset, self._reader, self, extent.lines)
         txn.asked_ps, txn.tile = now, self._tile
         _sent(txn, self._reader, self._log, now, self._fourth)
-        port.read(txn)
-        self._traffic.asked(now, nbytes)
-        if not pending:
-            self._prepare()
-            self._traffic.whole = not self._pending
-            return not self._pending
-        return False
+        self._dma.port(extent.node_id).read(txn)
+        self._traffic.asked(now, extent.nbytes)
+        if self._next < len(self._pending):
+            return False
+        self._prepare()
+        self._traffic.whole = self._next == len(self._pending)
+        return self._traffic.whole
 
     def landed(self, txn: Transaction) -> Cause:
         i, job = txn.tile, self.job
@@ -632,7 +644,7 @@ class TileWrites(Source):
         self._component: int = pe.dma.component
         self._out = 0
         self._unacknowledged = 0
-        self._pending: list[RequestPiece] = []
+        self._pending: list[Extent] = []
         self._since, self._by = -1, NOTHING
         self._traffic = Traffic()
 
@@ -650,17 +662,17 @@ class TileWrites(Source):
         first = not self._pending
         if first:
             self._since = self._pipeline.store_dma.first()
-            self._pending = self.stream.pieces(*job.plan.out_place(self._out))[::-1]
+            self._pending = self.stream.extents(*job.plan.out_place(self._out))[::-1]
             self._out += 1
-        port, offset, nbytes, lines = self._pending.pop()
+        extent = self._pending.pop()
         self._unacknowledged += 1
-        txn = Transaction(nbytes, offset, self._writer, self, lines)
+        txn = Transaction(extent.nbytes, extent.offset, self._writer, self, extent.lines)
         txn.asked_ps, txn.tile = now, job.tile_of(self._out - 1)
         _sent(txn, self._writer, self._log, now, NOTHING)
         if first:
             self._pipeline.store_dma.take(now, self._writer.before)
-        port.write(txn)
-        self._traffic.asked(now, nbytes)
+        job.pe.dma.port(extent.node_id).write(txn)
+        self._traffic.asked(now, extent.nbytes)
         self._traffic.whole = self._out == job.outputs and not self._pending
         self._pipeline.advance()
         return self._out == job.outputs and not self._pending
