@@ -15,7 +15,7 @@ from kernbench.config._kinds import Fault, KeyPath, dotted
 from kernbench.config._schema import Hbm, MachineConfig
 
 # Limits of the address format in `policy.address.phyaddr`.
-MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 64, 1024, 128, 256, 4096
+MAX_SIPS, MAX_CUBES, MAX_PES, HBM_WINDOW_GIB, TCM_WINDOW_MIB, SRAM_WINDOW_MIB = 1024, 64, 1024, 256, 256, 4096
 # PEs of a cube with the larger TCM window; in a cube of more PEs, each has the smaller one.
 FEW_PES, SMALL_TCM_WINDOW_MIB = 64, 64
 

@@ -677,9 +677,9 @@ class System(Model):
     )
     flit_bytes: FlitBytes = described("Flit size", "Unit in which messages are sent over all links", default=FLIT_BYTES)
     command_bytes: NoBytes = described("Read command size", "The command of a read, at most one flit", default=0)
-    attention: Literal["auto", "flash_2"] = described(
+    attention: Literal["auto", "flash_2", "flash_3"] = described(
         "Blocks of attention",
-        "Chosen by estimate, or as FlashAttention-2: whole tiles, parts by its rule, and copies of grouped heads",
+        "Chosen by estimate, or as FlashAttention-2 or -3: whole tiles, parts by its rule, copies of grouped heads (2)",
         default="auto",
     )
 

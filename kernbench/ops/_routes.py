@@ -18,27 +18,28 @@ from kernbench.topology.builder import Machine
 class Routes:
     def __init__(self, machine: Machine) -> None:
         config, graph, router = machine.config, machine.graph, router_of(machine.graph)
-        each = config.pes_per_cube
-        places = [divmod(i, each) for i in range(config.pes_per_sip)]
+        places = [divmod(i, config.pes_per_cube) for i in range(config.pes_per_sip)]
+        memories: dict[str, int] = {}
+        self._memory_of = np.array([memories.setdefault(graph.memory(0, *place), len(memories)) for place in places])
         number: dict[tuple[str, str], int] = {}
-        # For each pair of PEs, the links of the request and those of the data.
+        # For each PE and memory, the links of the request and those of the data.
         asking: tuple[list[int], list[int]] = ([], [])
         carrying: tuple[list[int], list[int]] = ([], [])
         for i, reader in enumerate(places):
-            for j, holder in enumerate(places):
-                path = router.path(naming.pe_dma(0, *reader), graph.memory(0, *holder))
+            for memory, j in memories.items():
+                path = router.path(naming.pe_dma(0, *reader), memory)
                 for route, (pairs, links) in ((path, asking), (reverse(path), carrying)):
                     used = [number.setdefault(link, len(number)) for link in pairwise(route)]
-                    pairs += [i * len(places) + j] * len(used)
+                    pairs += [i * len(memories) + j] * len(used)
                     links += used
         edges = [graph.edge(*link) for link in number]
         latency_ps = np.array([edge.latency_ps for edge in edges])
-        one_way = np.bincount(asking[0], weights=latency_ps[asking[1]], minlength=len(places) ** 2)
+        one_way = np.bincount(asking[0], weights=latency_ps[asking[1]], minlength=len(places) * len(memories))
         self._pairs, self._links = map(np.array, carrying)
         self._names = [f"{src}->{dst}" for src, dst in number]
         self._bw_gbs = np.array([edge.bw_gbs for edge in edges])
         hbm = config.cube.hbm
-        there_and_back = 2 * one_way.reshape(len(places), -1) / 1000
+        there_and_back = 2 * one_way.reshape(len(places), -1)[:, self._memory_of] / 1000
         self.outstanding_reads = router.outstanding_reads
         self._latency_ns = (there_and_back + hbm.access_ns) / self.outstanding_reads
         self._slice_gbs, self._shared = config.hbm_gbs_per_pe, config.memory_apart
@@ -50,9 +51,9 @@ class Routes:
         of everything each.
         """
         if self._shared:
-            nbytes, served_bytes = (
-                np.broadcast_to(x.mean(axis=1, keepdims=True), x.shape) for x in (nbytes, served_bytes)
-            )
+            held = np.bincount(self._memory_of) / len(self._memory_of)
+            nbytes, served_bytes = nbytes.sum(axis=1, keepdims=True) * held, served_bytes / len(self._memory_of)
+            served_bytes = np.broadcast_to(served_bytes.sum(axis=1, keepdims=True), served_bytes.shape)
         carried = np.bincount(self._links, weights=nbytes.reshape(-1)[self._pairs], minlength=len(self._names))
         ns = carried / self._bw_gbs
         link, served = int(ns.argmax()), float(served_bytes.sum(axis=0).max() / self._slice_gbs)

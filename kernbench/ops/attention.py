@@ -35,10 +35,22 @@ from kernbench.triton_emu.tl_context import TLContext
 
 _ROWS = 64  # rows of scores at a time: query tokens times query heads (chosen)
 FEWER_ROWS = 32  # used where PEs would be idle (chosen: the width of a tile of the matrix engine)
+_FEW_TILES = 4  # of kv tokens, which FlashAttention-3 does not divide (source: heuristics.h)
 _PART_BYTES = 4  # bytes per element of the result of a part
-_TILE_ROWS = 64  # rows of scores of a tile of FlashAttention-2, all of which are computed (source: as below)
-_SLOTS = 2  # blocks at a time on a PE, for its choice of parts (source: flash_api.cpp of 2.x)
 PASSES = 5  # simple operations per score in the softmax, without the exponential (chosen: as in `Flash`)
+
+
+class Tiles(NamedTuple):
+    """Whole tiles of scores in which a library computes: kv tokens and rows, and units at a time on a PE.
+
+    Tiles of one unit overlap if it is alone. `packs`: the heads of a group are rows of a tile; else they are tokens,
+    which q and out are copied for.
+    """
+
+    tokens: int
+    rows: int
+    at_once: int
+    packs: bool
 
 
 @dataclass(frozen=True)
@@ -180,17 +192,17 @@ class Offsets:
 
 def attention(
     q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, *rest: Any, sizes: Attention,
-    units: Mapping[PeId, Sequence[Unit]], tile: int = 0, tl: TLContext,
+    units: Mapping[PeId, Sequence[Unit]], by: Tiles | None = None, tl: TLContext,
 ) -> None:  # fmt: skip
     """Write attention to out, each program its units, with the running softmax of flash attention.
 
     A pointer in `rest` is the mask. Results of units over a part of the kv tokens go to their `places` in out. With
-    `tile` kv tokens, there is no mask, and each tile of scores has so many, of _TILE_ROWS rows, used or not.
+    whole tiles, there is no mask, and all rows and tokens of a tile are computed, used or not.
     """
     cache, waiting, running = Offsets(tl), iter(mine(units, tl)), deque[Iterator[None]]()
     while True:
-        while len(running) < (_SLOTS if tile else 1) and (unit := next(waiting, None)) is not None:
-            running.append(_unit(q_ptr, k_ptr, v_ptr, out_ptr, rest, sizes, unit, tile, cache, tl))
+        while len(running) < (by.at_once if by else 1) and (unit := next(waiting, None)) is not None:
+            running.append(_unit(q_ptr, k_ptr, v_ptr, out_ptr, rest, sizes, unit, by, cache, tl))
         if not running:
             return
         current = running.popleft()
@@ -200,16 +212,17 @@ def attention(
 
 def _unit(
     q_ptr: Pointer, k_ptr: Pointer, v_ptr: Pointer, out_ptr: Pointer, rest: Sequence[Any], sizes: Attention, unit: Unit,
-    tile: int, cache: Offsets, tl: TLContext,
+    by: Tiles | None, cache: Offsets, tl: TLContext,
 ) -> Iterator[None]:  # fmt: skip
-    """Compute a unit. With `tile`, its tiles do not overlap one another: after the scores of each, others may run."""
+    """Compute a unit. Whole tiles do not overlap one another: after the scores of each, other units may run."""
     mask, behind = sizes.mask, sizes.behind
     masks = mask is not None and rest[0].dtype.element_ty is bool_
     (head, heads), (token, n), kv_head = unit.heads, unit.tokens, unit.heads[0] // sizes.group
-    own, used = (unit.heads, unit.tokens), None
-    if tile:  # of one token, or of one head
-        own = ((head, _TILE_ROWS), unit.tokens) if n == 1 else ((head, 1), (token, _TILE_ROWS))
-        used = tl.arange(0, _TILE_ROWS)[:, None] < heads * n if heads * n < _TILE_ROWS else None
+    own, used, tile, most = (unit.heads, unit.tokens), None, 0, 0
+    if by:  # of one token, or of one head
+        tile, most = by.tokens, by.rows
+        own = ((head, most), unit.tokens) if n == 1 else ((head, 1), (token, most))
+        used = tl.arange(0, most)[:, None] < heads * n if heads * n < most else None
     width = sizes.width if sizes.latent else sizes.head_dim
     x = tl.load(cache.rows(q_ptr, sizes.q, unit.batch, *own, width), used, None if used is None else 0.0)
     flash = Flash([x], tl, sizes.scale)
@@ -234,7 +247,7 @@ def _unit(
             before = rows[None, :] >= at + np.arange(max(size, tile))[:, None]
             seen = tl.constant(before & (np.arange(max(size, tile)) < size)[:, None]) != 0
         elif size < tile:
-            seen = tl.broadcast_to(tl.arange(0, tile)[:, None] < size, (tile, _TILE_ROWS))
+            seen = tl.broadcast_to(tl.arange(0, tile)[:, None] < size, (tile, most))
         kt = cache.load(k_ptr, sizes.k, unit.batch, kv_head, (at, size), width, tile)
         if sizes.latent:
             other = cache.load(k_ptr + width, sizes.k, unit.batch, kv_head, (at, size), sizes.head_dim - width)
@@ -242,7 +255,7 @@ def _unit(
             continue
         vt = cache.load(v_ptr, sizes.v, unit.batch, kv_head, (at, size), sizes.width, tile)
         flash.fold(0, kt, vt, seen, bias)
-        if tile:
+        if by and by.at_once > 1:
             yield
             flash.states()
     state = flash.states()[0]
@@ -251,13 +264,15 @@ def _unit(
     may_see_nothing = masks or (behind is not None and token + behind < 0)
     if state is not None and may_see_nothing:  # masked rows are 0
         result = tl.where(to_column(state.m) > NEG, result, 0.0)
+    if by and by.at_once == 1:
+        tl.wait(result)  # the next unit's blocks begin when this one's have ended
     if not unit.places:
         tl.store(cache.rows(out_ptr, sizes.out, unit.batch, *own, sizes.width), result, used)
         return
     assert state is not None, "a part of no kv tokens"
     values, logarithms = np.pad(np.array(unit.places).T, ((0, 0), (0, own[0][1] - heads)))
     tl.store(out_ptr + tl.constant(values[:, None] + np.arange(sizes.width)[None, :]), result, used)
-    of_all, row = tl.fma(state.m, sizes.scale, tl.log(state.l)), None if used is None else used.reshape(1, _TILE_ROWS)
+    of_all, row = tl.fma(state.m, sizes.scale, tl.log(state.l)), None if used is None else used.reshape(1, most)
     tl.store(out_ptr + tl.constant(logarithms[None, :]), of_all, row)
 
 
@@ -287,28 +302,32 @@ def _regroup(
             tl.store(cache.rows(to_ptr, sizes.out, batch, heads, tokens, sizes.width), x)
 
 
-def _tile_tokens(config: MachineConfig, sizes: Attention) -> int:
-    """Return the kv tokens of each tile of FlashAttention-2, 0 if the machine chooses blocks by estimate."""
+def _tiles_of(config: MachineConfig, sizes: Attention) -> Tiles | None:
+    """Return the tiles of the library that the machine names; None if it chooses blocks by estimate."""
     if config.system.attention == "auto" or sizes.mask is not None or sizes.width != sizes.head_dim:
-        return 0
-    return 256 if sizes.width <= 64 else 128 if sizes.width <= 128 else 64
+        return None
+    if config.system.attention == "flash_2":  # flash_api.cpp and the split-kv kernel of 2.x
+        return Tiles(256 if sizes.width <= 64 else 128 if sizes.width <= 128 else 64, 64, 2, packs=False)
+    # tile_size.h and heuristics.h of hopper/
+    rows = 64 if sizes.width == 128 and sizes.q_len * sizes.group <= 64 else 128
+    return Tiles(128 if sizes.width <= 128 else 96 if sizes.width <= 192 else 64, rows, 1, packs=True)
 
 
-def _parts_of_flash_2(config: MachineConfig, sizes: Attention, tile: int) -> int:
-    """Choose the least number of parts that fills 85 % as much of the waves of blocks as the best number does."""
-    slots, blocks, tiles = _SLOTS * config.pes_per_sip, sizes.batch * len(sizes.blocks), -(-sizes.seen // tile)
-    if sizes.q_len > 1 or sizes.group == 1 or blocks >= 0.8 * slots:
+def _parts_in_tiles(config: MachineConfig, sizes: Attention, by: Tiles) -> int:
+    """Choose the least number of parts that fills 85 % as much of the waves of units as the best number does."""
+    places, units, tiles = by.at_once * config.pes_per_sip, sizes.batch * len(sizes.blocks), -(-sizes.seen // by.tokens)
+    if sizes.q_len > 1 or units >= 0.8 * places or (tiles <= _FEW_TILES if by.packs else sizes.group == 1):
         return 1
-    counts = sorted({-(-tiles // -(-tiles // n)) for n in range(1, min(128, slots, tiles) + 1)})
-    filled = {n: blocks * n / slots / -(-blocks * n // slots) for n in counts}
+    counts = sorted({-(-tiles // -(-tiles // n)) for n in range(1, min(128, places, tiles) + 1)})
+    filled = {n: units * n / places / -(-units * n // places) for n in counts}
     return next((n for n in counts if filled[n] >= 0.85 * max(filled.values())), 1)
 
 
 @lru_cache(maxsize=256)
 def parts_of(machine: Machine, sizes: Attention) -> int:
     """Choose the number of parts of the kv tokens: the lowest estimate for one query token, else 1."""
-    if tile := _tile_tokens(machine.config, sizes):
-        return _parts_of_flash_2(machine.config, sizes, tile)
+    if by := _tiles_of(machine.config, sizes):
+        return _parts_in_tiles(machine.config, sizes, by)
     free = machine.config.pes_per_sip // max(1, sizes.batch * len(sizes.blocks))
     if sizes.q_len > 1 or not sizes.seen or free < 2:
         return 1
@@ -389,14 +408,16 @@ def steps(machine: Machine, sizes: Attention) -> list[KernelLaunch]:
     units, merges = _work(machine.config, sizes, parts)
     if not units:
         return []
-    tile = _tile_tokens(machine.config, sizes)
-    kernel = partial(attention, sizes=sizes, units=units, tile=tile)
+    by = _tiles_of(machine.config, sizes)
+    kernel = partial(attention, sizes=sizes, units=units, by=by)
     numbers, to = (sizes.heads, sizes.q_len, sizes.kv_len, sizes.head_dim), "out" if parts == 1 else "parts"
     found = [KernelLaunch(kernel, ("q", "k", "v", to, *masks), numbers, sorted(units), "attention")]
     if parts > 1:
         kernel = partial(_merge, sizes=sizes, merges=merges)
-        found.append(KernelLaunch(kernel, ("parts", "out"), (parts,), sorted(merges), "attention_merge"))
-    if tile and sizes.q_len == 1 < min(sizes.batch, sizes.kv_heads, sizes.group):
+        # FlashAttention-3 prepares its merge during the kernel before (programmatic dependent launch).
+        name = "merge" if by and by.packs else "attention_merge"
+        found.append(KernelLaunch(kernel, ("parts", "out"), (parts,), sorted(merges), name))
+    if by and not by.packs and sizes.q_len == 1 < min(sizes.batch, sizes.kv_heads, sizes.group):
         # It takes the heads of a group for tokens: q and out are copied into that order and back.
         pes = [divmod(i, machine.config.pes_per_cube) for i in range(machine.config.pes_per_sip)]
         batches = dealt(range(sizes.batch), pes)
@@ -415,20 +436,20 @@ def steps(machine: Machine, sizes: Attention) -> list[KernelLaunch]:
 def _work(
     config: MachineConfig, sizes: Attention, parts: int
 ) -> tuple[dict[PeId, list[Unit]], dict[PeId, list[Merge]]]:
-    tile = _tile_tokens(config, sizes)
+    by = _tiles_of(config, sizes)
     if sizes.q_len != 1:
         spans, whole, blocks = _spans(sizes, _ROWS), (0, sizes.kv_len), sizes.blocks
-        if tile:
-            spans, blocks = cut_span((0, sizes.q_len), _TILE_ROWS), [(head, 1) for head in range(sizes.heads)]
+        if by:
+            spans, blocks = cut_span((0, sizes.q_len), by.rows), [(head, 1) for head in range(sizes.heads)]
         elif 2 * sizes.batch * len(sizes.blocks) * len(spans) <= config.pes_per_sip:  # half of the PEs would be idle
             spans = _spans(sizes, FEWER_ROWS)
         units = [Unit(b, h, t, whole) for b in range(sizes.batch) for h in blocks for t in spans]
-        if tile:
-            return _in_turn(units, config, sizes, tile), {}
+        if by:
+            return _in_turn(units, config, sizes, by), {}
         return dealt(units, [divmod(i, config.pes_per_cube) for i in range(config.pes_per_sip)]), {}
     cuts, width = nonempty_parts(sizes.seen, parts) or [(0, 0)], sizes.width
-    if tile:
-        cuts = cut_span((0, sizes.seen), -(-sizes.seen // tile // parts) * tile) or [(0, 0)]
+    if by:
+        cuts = cut_span((0, sizes.seen), -(-sizes.seen // by.tokens // parts) * by.tokens) or [(0, 0)]
     groups = [(b, heads) for b in range(sizes.batch) for heads in sizes.blocks]
     near = [[sizes.k.holder(b, h[0] // sizes.group, at) for at, _ in cuts] for b, h in groups]
     merges, places = dict[PeId, list[Merge]](), dict[tuple[int, int], list[tuple[int, int]]]()
@@ -452,14 +473,14 @@ def _work(
     return found, merges
 
 
-def _in_turn(units: Sequence[Unit], config: MachineConfig, sizes: Attention, tile: int) -> dict[PeId, list[Unit]]:
+def _in_turn(units: Sequence[Unit], config: MachineConfig, sizes: Attention, by: Tiles) -> dict[PeId, list[Unit]]:
     """Assign each unit to the place of a PE that is free first, by their numbers of tiles."""
-    free, found = [(0, i) for i in range(_SLOTS * config.pes_per_sip)], dict[PeId, list[Unit]]()
+    free, found = [(0, i) for i in range(by.at_once * config.pes_per_sip)], dict[PeId, list[Unit]]()
     for unit in units:
         end, place = heappop(free)
         found.setdefault(divmod(place % config.pes_per_sip, config.pes_per_cube), []).append(unit)
         seen = sizes.kv_len if sizes.behind is None else min(sizes.kv_len, sum(unit.tokens) + sizes.behind)
-        heappush(free, (end + max(0, -(-seen // tile)), place))
+        heappush(free, (end + max(0, -(-seen // by.tokens)), place))
     return found
 
 

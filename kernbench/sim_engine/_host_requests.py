@@ -393,6 +393,16 @@ class RangeMap(Broadcast):
         self._nbytes: dict[frozenset[int], int] = {}
         self._made: dict[int, dict[TranslationTable, TranslationTable]] = {}
 
+    def send(self) -> None:
+        if not self.engine.machine.config.memory_apart:
+            super().send()
+            return
+        # Tables of a device's shared memory are filled before a program allocates from it (M2.4).
+        for cube, pe in self.ranges:
+            self._map(self.engine._cpu(self.sip, cube, pe))
+        self.by = self.engine.host_by
+        self.done.succeed()
+
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         if cube is None or pe is None:
             tellings = frozenset(self._tellings[cube])
@@ -405,10 +415,13 @@ class RangeMap(Broadcast):
         return nbytes
 
     def taken(self, cpu: CpuView, by: int) -> None:
+        self._map(cpu)
+        self.answer(cpu.place, by)
+
+    def _map(self, cpu: CpuView) -> None:
         _, cube, pe = cpu.place
         mine = self.ranges[cube, pe]
         cpu.mmu.map_all(mine, self.owner, self._made.setdefault(id(mine), {}))
-        self.answer(cpu.place, by)
 
 
 class DryLaunch(Broadcast):

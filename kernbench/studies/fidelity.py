@@ -397,23 +397,27 @@ class FidelityStudy(Study):
         "figures": Parameter([], "figures whose sensitivity to defaults is ranked", known=FIGURES),
         "factors": Parameter([], "fields of the machine file that are changed for it; none named: all"),
         "most_bytes": Parameter(MOST_BYTES, "largest collective that is simulated", "B"),
-        "device": Parameter("", "machine file of a device, or preset:NAME"),
-        "measured": Parameter([], f"measurements of that device, which were not used for its file: {TOOLS}"),
+        "measured": Parameter(
+            [], f"MACHINE=FILE of a device, or a folder of files: measurements that were not used for it: {TOOLS}"
+        ),
     }
 
     def check(
-        self, machine: Machine, *, files: Sequence[str], factors: Sequence[str], device: str = "",
-        measured: Sequence[str] = (), **_: Any,
-    ) -> list[str]:  # fmt: skip
+        self, machine: Machine, *, files: Sequence[str], factors: Sequence[str], measured: Sequence[str] = (), **_: Any
+    ) -> list[str]:
         faults = [
             f"factors: {name} is unknown; {hint(name, (*_FACTORS, *ZEROS))}"
             for name in factors
             if name not in (*_FACTORS, *ZEROS)
         ]
-        if measured and not device:
-            faults.append("measured: files without a device; name its machine file")
+        faults += [
+            f"measured: {text} names no machine; write MACHINE=FILE, as in preset:a100_sxm=gemm.csv"
+            for text in measured
+            if "=" not in text
+        ]
+        every: list[str | Path] = [*files, *(path for _, paths in _devices(measured) for path in paths)]
         try:
-            references = read_references([*files, *measured]) if files or measured else []
+            references = read_references(every) if every else []
         except ConfigError as error:
             return faults + error.faults
         return faults + [fault for reference in references for fault in _wrong(reference)]
@@ -578,25 +582,32 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
     return [{**point, MACHINE: changes, LABELS: {**shown, "mechanism": name}} for name, changes in tried.items()]
 
 
+def _devices(measured: Sequence[str]) -> Iterator[tuple[str, list[Path]]]:
+    """Yield each device with its files."""
+    for text in measured:
+        device, _, name = text.partition("=")
+        path = Path(name)
+        yield device, sorted(path.glob("*.csv")) if path.is_dir() else [path]
+
+
 def _measured(
-    machine: Machine, *, device: str, measured: Sequence[str], most_bytes: int, **_: Any
+    machine: Machine, *, measured: Sequence[str], most_bytes: int, **_: Any
 ) -> Iterator[tuple[Reference, Row | str]]:
     """Yield each measurement of a device with the point that predicts it, or why it cannot be predicted."""
-    if not measured:
-        return
-    base = resolve_topology(device)
-    changes = {change.field: change.after for change in machine_changes(machine.spec, base.spec)}
-    for reference in read_references(measured):
-        point = point_of(base, reference, max(most_bytes, MOST_DEVICE_BYTES))
-        if not isinstance(point, str):
-            shown = {
-                "table": report.DEVICE, "device": Path(device.removeprefix("preset:")).stem,
-                "group": Path(reference.where.rpartition(":")[0]).stem, "what": title_of(reference),
-                "expected": reference.value, "unit": reference.unit, "source": reference.source,
-                "where": reference.where,
-            }  # fmt: skip
-            point = {**point, MACHINE: {**changes, **point[MACHINE]}, LABELS: shown}
-        yield reference, point
+    for device, paths in _devices(measured):
+        base = resolve_topology(device)
+        changes = {change.field: change.after for change in machine_changes(machine.spec, base.spec)}
+        for reference in read_references(paths):
+            point = point_of(base, reference, max(most_bytes, MOST_DEVICE_BYTES))
+            if not isinstance(point, str):
+                shown = {
+                    "table": report.DEVICE, "device": Path(device.removeprefix("preset:")).stem,
+                    "group": Path(reference.where.rpartition(":")[0]).stem, "what": title_of(reference),
+                    "expected": reference.value, "unit": reference.unit, "source": reference.source,
+                    "where": reference.where,
+                }  # fmt: skip
+                point = {**point, MACHINE: {**changes, **point[MACHINE]}, LABELS: shown}
+            yield reference, point
 
 
 def _pairs(figures: Sequence[str]) -> Iterator[Row]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, exp, inf, log
-from re import split
+from re import search, split
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernbench.studies._findings import Finding, first_upper
 from kernbench.studies.study import Tables, groups, table
@@ -16,7 +16,7 @@ from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, ChartRow, Column
 
 REFERENCES, PAIRS, SENSITIVITY, DEVICE = "references", "pairs", "sensitivity", "device"
-COMPARED, PAIRED, ERRORS = "References", "Figures with the validated models", "Errors"
+COMPARED, PAIRED, ERRORS, MISSING = "References", "Figures with the validated models", "Errors", "Not modelled"
 _MOST_SENSITIVE = 5
 SENSITIVE = "Sensitivity to defaults"
 # Median error [%] that a model of a device is to reach, by kind of work, the name of its file (chosen).
@@ -25,12 +25,35 @@ _GOALS = {
     "graphs": 20.0,
 }  # fmt: skip
 IDEAL, DETAILED = "ideal", "detailed"
-DEFAULT, WITH = "by default", "with all mechanisms"
 # Kinds of references in the order of the page: what was measured on a device comes first.
 _DOMAINS = {
     "all_reduce": "all-reduce", "hbm": "HBM", "noc": "network latency", "saturation": "network saturation",
     "tile": "systolic array",
 }  # fmt: skip
+
+
+class _Missing(NamedTuple):
+    """What is not modelled of devices, and the rows that depend on it: of a kind of work, by their titles."""
+
+    what: str
+    group: str
+    title: str  # a pattern; its group, if any, is a number from `least` on
+    least: int = 0
+    rows: str = ""
+
+
+_MISSING = (
+    _Missing("blocks that a library chooses though others are faster", "gemm", r"m (\d+)", 64, "m from 64"),
+    _Missing("the clock under load", "gemm_large", "", rows="more than 1e10 multiplications"),
+    _Missing(
+        "parts of the kv tokens in prefill (FlashAttention-3)", "prefill", r"q_len (\d+)", 1024, "q_len from 1,024"
+    ),
+    _Missing("time for each sequence of a batch", "decode", r"batch (\d+)", 128, "batch from 128"),
+    _Missing(
+        "the protocol of messages between two devices", "collectives", "^all_to_all", rows="all-to-all up to 1 MiB"
+    ),
+    _Missing("kernels of vLLM for 8 devices", "graphs", r"ranks (\d+)", 8, "8 devices"),
+)
 _COMPONENTS = ("hbm", "noc", "saturation", "tile")
 TOGETHER = "all mechanisms together"
 AGREES = 1.0  # percent within which no mechanism is looked for
@@ -45,8 +68,9 @@ METHOD = (
     "device: its models are ideal. They run again with the preset detailed (HBM3, routers with credits, a systolic "
     "array with tiles that fit it, headers), and with each of its parts alone. Sensitivity: each default is halved "
     "and doubled, one at a time (one that switches an effect off takes the value shown), and the figure is simulated "
-    "again; the table has the five with the largest effect. What is not modelled is listed in docs/model.md, and what "
-    "bounds the error of a device at the head of its preset."
+    "again; the table has the five with the largest effect. Versions of measurements are those of the library that was "
+    "called; their source states no dates. The whole list of what is not modelled is in docs/model.md, and what bounds "
+    "the error of a device at the head of its preset."
 )
 COLUMNS = {
     "what": Column("case"),
@@ -76,6 +100,10 @@ COLUMNS = {
     "most_pct": Column("largest error", "%"),
     "goal_pct": Column("goal of the median", "%"),
     "tau": Column("Kendall's tau"),
+    "version": Column("version"),
+    "date": Column("date"),
+    "missing": Column("not modelled"),
+    "signed_pct": Column("median of our value compared with the measured one", "%"),
     "models": Column("models"),
     "over_ideal": Column("time over that of the default machine"),
     "ideal_us": Column("default machine", "us"),
@@ -183,12 +211,46 @@ def _within(ratios: Sequence[float]) -> float:
 
 
 def device_errors(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
-    """Return errors of a device's machine file by kind of work, on measurements that were not used for it."""
+    """Return errors of devices' machine files by kind of work, on measurements that were not used for them."""
     found = []
-    for group, each in groups([row for row in rows if row["table"] == DEVICE], "group").items():
-        pairs = [(row["expected"], row["ours"]) for row in each]
-        found.append({"of": each[0]["device"], "work": group, **_errors(pairs, _GOALS.get(group)), "rows": "held out"})
+    for device, own in groups([row for row in rows if row["table"] == DEVICE], "device").items():
+        for group, each in groups(own, "group").items():
+            pairs = [(row["expected"], row["ours"]) for row in each]
+            of = {"of": device, "work": group, **_version(each)}
+            found.append({**of, **_errors(pairs, _GOALS.get(group)), "rows": "held out"})
     return found
+
+
+def _version(references: Sequence[ChartRow]) -> dict[str, str]:
+    """Version and date that sources state: of the library that was measured, or of the simulator."""
+    source = references[0]["source"]
+    version, date = (search(x, source) for x in (r"(?:vLLM|NCCL) [\d.]*\d|\b[0-9a-f]{7}\b", r"\d{4}-\d\d-\d\d"))
+    return {"version": version[0] if version else "", "date": date[0] if date else "not stated"}
+
+
+def not_modelled(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
+    """Return what is not modelled with the size of its effect: the median error of the rows that depend on it."""
+    found = []
+    for one in _MISSING:
+        own = [row for row in rows if row["table"] == DEVICE and row["group"] == one.group and _depends(one, row)]
+        for device, each in groups(own, "device").items():
+            signed = median(_percent(row["ours"], row["expected"]) for row in each)
+            found.append(
+                {
+                    "missing": one.what,
+                    "of": device,
+                    "work": one.group,
+                    "rows": one.rows,
+                    "n": len(each),
+                    "signed_pct": signed,
+                }
+            )
+    return found
+
+
+def _depends(one: _Missing, row: ChartRow) -> bool:
+    match = search(one.title, row["what"])
+    return match is not None and (not match.groups() or int(match[1]) >= one.least)
 
 
 def _errors(pairs: Sequence[tuple[float, float]], goal_pct: float | None = None) -> dict[str, Any]:
@@ -204,7 +266,8 @@ def _all_errors(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
     found = device_errors(rows)
     for kind, each in _by_domain(compared(rows)).items():
         pairs = [(row["expected"], row["ours"] if (x := _together(row)) is None else x) for row in each]
-        found.append({"of": _tool(each), "work": _DOMAINS.get(kind, kind), **_errors(pairs), "rows": "nothing fitted"})
+        of = {"of": _tool(each), "work": _DOMAINS.get(kind, kind), **_version(each)}
+        found.append({**of, **_errors(pairs), "rows": "nothing fitted"})
     return found
 
 
@@ -230,46 +293,31 @@ def _sign(x: float) -> int:
 
 
 def _predicted(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
-    return [{"work": row["group"], "measured": row["expected"], "predicted": row["ours"]} for row in rows]
+    return [{"of": row["device"], "measured": row["expected"], "predicted": row["ours"]} for row in rows]
 
 
-def _scatter(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
-    alt = kinds.altair()
-    points = []
-    for row in rows:
-        shown = {"as": DEFAULT, "value": row["ours"]}, {"as": WITH, "value": _together(row)}
-        panel = f"{_DOMAINS.get(row['kind'], row['kind'])} [{row['unit']}]"
-        points += [{**row, **one, "panel": panel} for one in shown if one["value"] is not None]
-    lines = []
-    for panel, own in groups(points, "panel").items():
-        ends = [choose(value for row in own for value in (row["expected"], row["value"])) for choose in (min, max)]
-        lines += [
-            {"panel": panel, "expected": x, "line": x * factor, "factor": factor}
-            for factor in (0.5, 1, 2)
-            for x in ends
-        ]
-    log = alt.Scale(type="log", nice=False, padding=6)
-    axis = kinds.log_axis([1, 1e6])
-    base = alt.Chart().encode(x=alt.X("expected:Q", title="reference", scale=log, axis=axis))
-    line = base.transform_filter("isValid(datum.line)").mark_line(color=palette.GREY, strokeWidth=1)
-    point = base.transform_filter("isValid(datum.value)").mark_point(size=24, opacity=0.7)
-    names = [DEFAULT, WITH]
+def _curves(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
+    """Draw a panel for each kind of reference: its values in ascending order as a curve, and ours as points."""
+    alt, points = kinds.altair(), []
+    of_panel = groups(
+        [{**row, "panel": f"{_DOMAINS.get(row['kind'], row['kind'])} [{row['unit']}]"} for row in rows], "panel"
+    )
+    for each in of_panel.values():
+        for place, row in enumerate(sorted(each, key=lambda row: row["expected"])):
+            ours = row["ours"] if (together := _together(row)) is None else together
+            points.append({**row, "place": place + 1, "value": ours})
+    x = alt.X("place:Q", title="references, in ascending order", axis=alt.Axis(tickMinStep=1))
+    y = {"scale": alt.Scale(type="log", nice=False, padding=6), "axis": kinds.log_axis([1, 1e6])}
+    base = alt.Chart().encode(x=x)
     layers = [
-        line.encode(
-            y=alt.Y("line:Q", title="ours", scale=log, axis=axis),
-            detail="factor:N",
-            strokeDash=alt.condition("datum.factor == 1", alt.value([1, 0]), alt.value([3, 3])),
-        ),
-        point.encode(
-            y="value:Q",
-            color=alt.Color("as:N", title=None, sort=names, scale=alt.Scale(domain=names, range=list(palette.SERIES))),
-            shape=alt.Shape("as:N", title=None, scale=alt.Scale(domain=names)),
-            tooltip=["what", "source", "as", "expected", "value"],
+        base.mark_line(color=palette.GREY, interpolate="step").encode(y=alt.Y("expected:Q", title="value", **y)),
+        base.mark_point(size=16, filled=True, color=palette.SERIES[0]).encode(
+            y=alt.Y("value:Q", title="value", **y), tooltip=["what", "source", "expected", "value"]
         ),
     ]
-    drawn = alt.layer(*layers, data=table([*lines, *points])).properties(width=200, height=180)
+    drawn = alt.layer(*layers, data=table(points)).properties(width=200, height=180)
     header = alt.Header(title=None, labelFontWeight="bold", labelAnchor="start")
-    order = [panel for name in _DOMAINS.values() for panel in groups(points, "panel") if panel.startswith(f"{name} [")]
+    order = [panel for name in _DOMAINS.values() for panel in of_panel if panel.startswith(f"{name} [")]
     facet = alt.Facet("panel:N", header=header, sort=order)
     return drawn.facet(facet=facet, columns=3).resolve_scale(x="independent", y="independent")
 
@@ -310,14 +358,14 @@ _SHOWN = 12
 
 CHARTS = (
     Chart(
-        "fidelity_device", kinds.agreement("measured", "predicted", by="work"),
-        "Predicted over measured times of a device", where=lambda row: row["table"] == DEVICE, derive=_predicted,
-        caption="Measurements that were not used for the machine file. Line: equal; the band is 10 % each way.",
+        "fidelity_device", kinds.agreement("measured", "predicted", by="of"),
+        "Predicted over measured times of devices", where=lambda row: row["table"] == DEVICE, derive=_predicted,
+        caption="Measurements that were not used for the machine files. Line: equal; the band is 10 % each way.",
     ),
     Chart(
-        "fidelity_errors", _scatter, "Our value over each reference, a number of another tool or of a device",
+        "fidelity_errors", _curves, "Each reference, a number of another tool or of a device, and our value",
         where=lambda row: row["table"] == REFERENCES, derive=compared,
-        caption="Line: equal; dashed: half and twice the reference.",
+        caption="Line: the reference. Points: our value with all mechanisms of the workload.",
     ),
     Chart(
         "fidelity_pairs", kinds.bars("over_ideal", "figure", by="models", rule=1.0),
@@ -347,6 +395,7 @@ def tables(rows: Sequence[ChartRow]) -> Tables:
     ]
     return {
         ERRORS: table(_all_errors(rows)),
+        MISSING: table(not_modelled(rows)),
         COMPARED: table(compared(rows), shown),
         PAIRED: table(_paired(rows)),
         SENSITIVE: table(_sensitivity(rows)[:_MOST_SENSITIVE]),
@@ -356,18 +405,21 @@ def tables(rows: Sequence[ChartRow]) -> Tables:
 def findings(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     if found := device_errors(rows):
         own = [row for row in rows if row["table"] == DEVICE]
+        parts, medians = [], []
+        for device, each in groups(found, "of").items():
+            least, most = (pick(one["median_pct"] for one in each) for pick in (min, max))
+            parts.append(f"{device} {least:.1f} to {most:.1f} %")
+            medians.append(f"{device}: " + ", ".join(f"{one['work']} {one['median_pct']:.1f} %" for one in each))
         off = exp(sum(abs(log(row["ours"] / row["expected"])) for row in own) / len(own)) - 1
         tau = kendall([(row["expected"], row["ours"]) for row in own])
-        medians = ", ".join(f"{one['work']} {one['median_pct']:.1f} %" for one in found)
-        least, most = (pick(one["median_pct"] for one in found) for pick in (min, max))
-        parts = [f"{found[0]['of']} {least:.1f} to {most:.1f} %"]
         works = {_DOMAINS[kind] for kind in _COMPONENTS}
         if components := [one["median_pct"] for one in _all_errors(rows) if one["work"] in works]:
             parts.insert(0, f"components up to {max(components):.1f} %")
         text = f"Median errors: {', '.join(parts)}; the default machine is a design, no device."
-        detail = f"{len(own)} measurements held out. Medians: {medians}. "
+        detail = f"{len(own)} measurements held out. Medians of {'; '.join(medians)}. "
         detail += f"Geometric mean of the errors {100 * off:.1f} %, Kendall's tau {tau:.2f}."
-        values = {"median_pct": {one["work"]: one["median_pct"] for one in found}, "mean_pct": 100 * off, "tau": tau}
+        by_work = {f"{one['of']} {one['work']}": one["median_pct"] for one in found}
+        values = {"median_pct": by_work, "mean_pct": 100 * off, "tau": tau}
         yield Finding(text, "fidelity_device", 700, values, detail)
     for place, (domain, each) in enumerate(zip(domains(rows), _by_domain(compared(rows)).values(), strict=True)):
         worst = max(each, key=lambda row: abs(row["error_pct"]))

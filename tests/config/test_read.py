@@ -132,7 +132,7 @@ def test_an_unknown_base_lists_the_presets(base):
     if base != ["small"]:
         assert line == (
             f"base = {base!r} is not a preset; {hint}known: a100_sxm, a100_sxm_calibrated, default, detailed, "
-            "gpu_launch, h100_sxm, hbm3_conservative, large, protocol_overhead, "
+            "gpu_launch, h100_sxm, h100_sxm_calibrated, h200_sxm, hbm3_conservative, large, protocol_overhead, "
             "six_sip_torus, small, tpu_v5e, wormhole_n150"
         )
 

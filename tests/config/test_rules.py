@@ -45,9 +45,9 @@ BOUNDS = {
         "cube.pe_layout: 1088 PEs must be <= 1024",
     ),
     "HBM window": (
-        {"cube.hbm.size_gib": 128},
-        {"cube.hbm.size_gib": 128.5},
-        "cube.hbm.size_gib = 128.5 must be <= 128 [GiB]",
+        {"cube.hbm.size_gib": 256},
+        {"cube.hbm.size_gib": 256.5},
+        "cube.hbm.size_gib = 256.5 must be <= 256 [GiB]",
     ),
     "TCM window": ({f"{TCM}.size_mb": 256}, {f"{TCM}.size_mb": 257}, f"{TCM}.size_mb = 257 must be <= 256 [MiB]"),
     "SRAM window": (

@@ -60,24 +60,28 @@ def found(q, k, v, mask=None, place="one PE", behind=None, gqa=False, machine=MA
         return result, [x.name for x in torch.result.launches[before:]]
 
 
-FLASH_2 = MACHINE.with_({"system.attention": "flash_2"})
+FLASH_2, FLASH_3 = (MACHINE.with_({"system.attention": name}) for name in ("flash_2", "flash_3"))
 
 
 @pytest.mark.parametrize(
-    ("batch", "heads", "kv_heads", "q_len", "kv_len", "launches"),
+    ("machine", "batch", "heads", "kv_heads", "q_len", "kv_len", "launches"),
     [
-        (2, 4, 2, 1, 600, ["regroup", "attention", "attention_merge", "regroup"]),
-        (1, 4, 2, 1, 600, ["attention", "attention_merge"]),
-        (2, 4, 2, 1, 20, ["regroup", "attention", "regroup"]),
-        (2, 4, 4, 1, 600, ["attention"]),
-        (1, 4, 2, 70, 300, ["attention"]),
+        (FLASH_2, 2, 4, 2, 1, 600, ["regroup", "attention", "attention_merge", "regroup"]),
+        (FLASH_2, 1, 4, 2, 1, 600, ["attention", "attention_merge"]),
+        (FLASH_2, 2, 4, 2, 1, 20, ["regroup", "attention", "regroup"]),
+        (FLASH_2, 2, 4, 4, 1, 600, ["attention"]),
+        (FLASH_2, 1, 4, 2, 70, 300, ["attention"]),
+        (FLASH_3, 2, 4, 2, 1, 600, ["attention", "merge"]),
+        (FLASH_3, 2, 4, 2, 1, 512, ["attention"]),
+        (FLASH_3, 2, 4, 4, 1, 600, ["attention", "merge"]),
+        (FLASH_3, 1, 4, 2, 140, 300, ["attention"]),
     ],
 )
 @pytest.mark.parametrize("causal", [True, False])
-def test_values_and_launches_as_flash_2(batch, heads, kv_heads, q_len, kv_len, launches, causal):
+def test_values_and_launches_of_libraries(machine, batch, heads, kv_heads, q_len, kv_len, launches, causal):
     q, behind = values(batch, heads, q_len, 16), kv_len - q_len if causal else None
     k, v = (values(batch, kv_heads, kv_len, 16, seed=seed) for seed in (1, 2))
-    result, ran = found(q, k, v, machine=FLASH_2, gqa=True, behind=behind)
+    result, ran = found(q, k, v, machine=machine, gqa=True, behind=behind)
     close(result, expected(q, k, v, gqa=True, behind=behind))
     assert ran == launches
 
@@ -93,17 +97,49 @@ def test_parts_as_flash_2(batch, kv_len, parts):
     assert attention.parts_of(FLASH_2, sizes) == parts
 
 
-@pytest.mark.parametrize(("q_len", "kv_len", "tiles"), [(1, 1, 1), (1, 128, 1), (1, 129, 2), (64, 64, 1), (65, 130, 4)])
-def test_engines_compute_whole_tiles_as_flash_2(q_len, kv_len, tiles):
+@pytest.mark.parametrize(
+    ("batch", "heads", "kv_len", "parts"),
+    # 16 places. Not 4 tiles; all 5 of them apart; 13 x 1 units are 0.8 of a wave; 3 x 5 units fill 0.94 of it.
+    [(1, 8, 512, 1), (1, 8, 513, 5), (13, 1, 4096, 1), (3, 8, 640, 5), (1, 1, 4096, 16)],
+)
+def test_parts_as_flash_3(batch, heads, kv_len, parts):
+    own = Heads(tuple(range(batch)), (0, 0, 1))
+    sizes = Attention(heads, 1, 1, kv_len, 128, 128, 1.0, "f16", own, own, own, own)
+    assert attention.parts_of(FLASH_3, sizes) == parts
+
+
+def test_a_unit_of_flash_3_begins_when_the_one_before_has_its_result():
+    """16 PEs with one, two and three units each, whose reads take 1 us: none is hidden behind the unit before."""
     times = []
-    for machine in (FLASH_2, MACHINE):
+    for batch in (16, 32, 48):
+        with kb.session(FLASH_3.with_({"cube.hbm.access_ns": 1000})) as torch:
+            q, k, v = (torch.empty(batch, 1, 1, 128, dtype=torch.float16, device="ahbm") for _ in range(3))
+            torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            torch.ahbm.synchronize()
+        [launch] = torch.result.launches
+        times.append(launch.done_ps - launch.start_ps)
+    one, two = times[1] - times[0], times[2] - times[1]
+    assert one == pytest.approx(two, rel=0.02)
+    assert one > times[0] - 300_000
+
+
+@pytest.mark.parametrize(
+    ("library", "q_len", "kv_len", "tiles", "rows"),
+    [
+        (FLASH_2, 1, 1, 1, 64), (FLASH_2, 1, 128, 1, 64), (FLASH_2, 1, 129, 2, 64), (FLASH_2, 64, 64, 1, 64),
+        (FLASH_2, 65, 130, 4, 64), (FLASH_3, 1, 129, 2, 64), (FLASH_3, 64, 64, 1, 64), (FLASH_3, 65, 130, 2, 128),
+    ],
+)  # fmt: skip
+def test_engines_compute_whole_tiles_as_libraries_do(library, q_len, kv_len, tiles, rows):
+    times = []
+    for machine in (library, MACHINE):
         with kb.session(machine) as torch:
             q, k, v = (torch.empty(1, 1, n, 128, dtype=torch.float16, device="ahbm") for n in (q_len, kv_len, kv_len))
             torch.nn.functional.scaled_dot_product_attention(q, k, v)
             torch.ahbm.synchronize()
         busy = torch.result.records.busy_by_component()
         times.append(sum(ps for name, ps in busy.items() if name.endswith("pe_gemm")))
-    products = (128, 128, 64), (64, 128, 128)
+    products = (128, 128, rows), (rows, 128, 128)
     assert times[0] == pytest.approx(1000 * tiles * sum(matrix_ns(MACHINE.config, mkn, "f16") for mkn in products))
     assert times[0] > times[1]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,9 @@ from kernbench.errors import ArgumentError
 from kernbench.ops._routes import routes_of
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul import BY_BLOCKS, BY_ROWS, Product, _placements, choose_blocks, choose_placement, tasks
+from kernbench.policy._routing import router_of
 from kernbench.studies.fidelity import WORKLOADS
+from kernbench.topology._naming import pe_dma
 from tests.slow import slow_after
 
 
@@ -73,6 +77,31 @@ def test_split_k_never_makes_a_product_slower(m, k, n, monkeypatch):
     assert with_split <= WORKLOADS["gemm"].run(machine, **given, l2="cold")
     for cached in (tasks, choose_placement):
         cached.cache_clear()
+
+
+@pytest.mark.parametrize("buffers", [1, 4])
+def test_steps_of_k_that_wait_for_reads_limit_a_narrow_block(buffers):
+    """A read takes 5 us here: 8 steps of K more take so long each, `buffers` of them at a time."""
+    slow = {"cube.hbm.access_ns": 5000, "cube.pe.pe_tcm.buffers_per_operand": buffers}
+    machine = device(**slow, **{"cube.pe.pe_dma.outstanding_reads": 64})
+    estimates, times = [], []
+    for steps in (4, 12):  # parts of K would begin at 16
+        mkn = 16, steps * machine.config.cube.pe.pe_gemm.tile.k, 16
+        estimates.append(choose_blocks(machine.config, *mkn, split=False).estimate_ns)
+        times.append(WORKLOADS["gemm"].run(machine, **dict(zip("mkn", mkn, strict=True)), l2="cold"))
+    assert estimates[1] - estimates[0] == pytest.approx(8 * 5000 / buffers, rel=0.03)
+    assert times[1] - times[0] == pytest.approx(8 * 5000 / buffers, rel=0.03)
+
+
+def test_routes_to_shared_memory_are_those_of_every_pe_and_controller():
+    machine = device(**{"cube.pe_layout": {"pe_per_corner": 256, "corners": ["NW", "NE", "SW", "SE"]}})
+    routes = routes_of(machine)
+    one = np.zeros((1024, 1024))
+    one[7, 5] = 256  # number 5 of the PEs is on controller 0, too
+    latency_ns = routes.latency_ns(one) * routes.outstanding_reads
+    path = router_of(machine.graph).path(pe_dma(0, 0, 7), machine.graph.memory(0, 0, 0))
+    one_way = sum(machine.graph.edge(*link).latency_ps for link in pairwise(path)) / 1000
+    assert latency_ns == pytest.approx(2 * one_way + machine.config.cube.hbm.access_ns)
 
 
 def test_reads_of_interleaved_memory_share_all_of_it():

@@ -25,28 +25,28 @@ SIP, CUBE, PE = st.integers(0, MAX_SIPS - 1), st.integers(0, MAX_CUBES - 1), st.
 SLICE = 6 * GIB
 
 
-@given(st.integers(0, (1 << 53) - 1))
+@given(st.integers(0, (1 << 54) - 1))
 def test_encode_is_the_inverse_of_decode(value):
     address = PhysAddr.decode(value)
     assert address.encode() == value
     assert PhysAddr.decode(int(address)) == address
 
 
-@given(st.integers(0, 63), st.integers(0, 15), st.integers(0, 127), st.integers(0, (1 << 38) - 1))
+@given(st.integers(0, 63), st.integers(0, 15), st.integers(0, 127), st.integers(0, (1 << 39) - 1))
 def test_decode_is_the_inverse_of_encode(rack, sip, die, offset):
     address = PhysAddr(rack, sip, die, offset)
     assert PhysAddr.decode(address.encode()) == address
-    assert address.encode() == die // 32 << 54 | rack << 47 | sip << 43 | die % 32 << 38 | offset
+    assert address.encode() == die // 32 << 55 | rack << 48 | sip << 44 | die % 32 << 39 | offset
 
 
 def test_encodings_of_check_values():
-    assert PhysAddr.hbm_addr(0, 0, 0).encode() == 1 << 37
-    assert PhysAddr.pe_tcm_addr(17, 5, 3, 64).encode() == 1 << 47 | 1 << 43 | 5 << 38 | 3 * 256 * MIB + 64
-    assert PhysAddr.hbm_addr(255, 15, 0).encode() == 15 << 47 | 15 << 43 | 15 << 38 | 1 << 37
-    assert PhysAddr.hbm_addr(256, 0, 0).encode() == 16 << 47 | 1 << 37
-    assert PhysAddr.hbm_addr(1023, 15, WINDOW_BYTES - 1).encode() == 63 << 47 | 15 << 43 | 15 << 38 | (1 << 38) - 1
-    assert PhysAddr.hbm_addr(1, 16, 0).encode() == 1 << 54 | 1 << 43 | 1 << 37
-    assert PhysAddr.pe_tcm_addr(0, 63, 64, 5).encode() == 3 << 54 | 15 << 38 | 22 * GIB + 5
+    assert PhysAddr.hbm_addr(0, 0, 0).encode() == 1 << 38
+    assert PhysAddr.pe_tcm_addr(17, 5, 3, 64).encode() == 1 << 48 | 1 << 44 | 5 << 39 | 3 * 256 * MIB + 64
+    assert PhysAddr.hbm_addr(255, 15, 0).encode() == 15 << 48 | 15 << 44 | 15 << 39 | 1 << 38
+    assert PhysAddr.hbm_addr(256, 0, 0).encode() == 16 << 48 | 1 << 38
+    assert PhysAddr.hbm_addr(1023, 15, WINDOW_BYTES - 1).encode() == 63 << 48 | 15 << 44 | 15 << 39 | (1 << 39) - 1
+    assert PhysAddr.hbm_addr(1, 16, 0).encode() == 1 << 55 | 1 << 44 | 1 << 38
+    assert PhysAddr.pe_tcm_addr(0, 63, 64, 5).encode() == 3 << 55 | 15 << 39 | 22 * GIB + 5
     assert PhysAddr.pe_tcm_addr(0, 0, 1023, 0).encode() == 22 * GIB + 959 * 64 * MIB
 
 
@@ -85,7 +85,7 @@ def test_ranges_of_the_resource_window_fill_it_without_overlap():
     assert sum(gaps) == 0
 
 
-@given(SIP, st.integers(16, 31), st.integers(0, (1 << 38) - 1))
+@given(SIP, st.integers(16, 31), st.integers(0, (1 << 39) - 1))
 def test_dies_above_the_cubes_are_io_chiplets_or_reserved(sip, die, offset):
     found = PhysAddr(sip // 16, sip % 16, die, offset).locate()
     assert found == Location(sip, None, None, "io" if die <= 20 else "reserved", offset)
@@ -96,8 +96,8 @@ def test_dies_above_the_cubes_are_io_chiplets_or_reserved(sip, die, offset):
     [
         lambda: PhysAddr(64, 0, 0, 0),
         lambda: PhysAddr(0, 0, 128, 0),
-        lambda: PhysAddr.decode(1 << 53),
-        lambda: PhysAddr.decode(1 << 56),
+        lambda: PhysAddr.decode(1 << 54),
+        lambda: PhysAddr.decode(1 << 57),
         lambda: PhysAddr.decode(-1),
         lambda: PhysAddr.hbm_addr(1024, 0, 0),
         lambda: PhysAddr.hbm_addr(0, 64, 0),
@@ -155,7 +155,7 @@ def test_the_largest_machine_that_a_file_may_describe_has_an_address_for_every_b
     [
         ({"system__sips": {"count": 1025, "topology": "ring_1d"}}, r"system\.sips\.count = 1025 must be <= 1024"),
         ({"sip__cube_mesh": {"w": 65, "h": 1}}, r"sip\.cube_mesh = 65 x 1 = 65 cubes must be <= 64"),
-        ({"cube__hbm__size_gib": 129}, r"cube\.hbm\.size_gib = 129 must be <= 128"),
+        ({"cube__hbm__size_gib": 257}, r"cube\.hbm\.size_gib = 257 must be <= 256"),
         ({"cube__pe__pe_tcm__size_mb": 257}, r"cube\.pe\.pe_tcm\.size_mb = 257 must be <= 256"),
         ({"cube__sram__size_mib": 4097}, r"cube\.sram\.size_mib = 4097 must be <= 4096"),
     ],

@@ -39,7 +39,7 @@ def test_each_row_of_blocks_has_one_on_each_controller(n, hashed):
 
 
 def test_the_pieces_of_a_controller_follow_one_another():
-    start, size = (1 << 37) + 700, 9000
+    start, size = HBM_BIT + 700, 9000
     parts = by_controller(start, size, 512, 5, True)
     assert sorted(number for number, *_ in parts) == [0, 1, 2, 3, 4]
     pieces = sorted(piece for *_, found in parts for piece in found)
@@ -48,7 +48,7 @@ def test_the_pieces_of_a_controller_follow_one_another():
     for number, offset, found in parts:
         at = offset
         for address, nbytes in found:
-            assert controller_of(address - (1 << 37), 512, 5, True) == (number, at)
+            assert controller_of(address - HBM_BIT, 512, 5, True) == (number, at)
             at += nbytes
 
 
@@ -73,16 +73,42 @@ def reads(machine, *asked):
     return times, engine
 
 
+def of_one_controller(timing, controllers):
+    return die(cube__hbm__timing=timing, cube__hbm__interleave_bytes=512, cube__hbm__controllers=controllers)
+
+
 @pytest.mark.parametrize("timing", ["simple", "hbm3"])
-def test_one_controller_takes_the_time_of_a_slice(timing):
-    def took(**more):
-        machine = die(cube__hbm__timing=timing, cube__hbm__interleave_bytes=512, **more)
-        with kb.session(machine, log="off") as torch:
+def test_reads_of_one_controller_take_the_time_of_a_slice(timing):
+    asked = (0, 96), (4096, 20_000), (1 << 20, 512), (1 << 20, 512)
+
+    def took(controllers):
+        machine = of_one_controller(timing, controllers)
+        memory = machine.graph.memory(0, 0, 0)
+        return reads(machine, *((memory, *range_) for range_ in asked))[0]
+
+    assert took(1) == took(None)
+
+
+def test_a_product_of_one_controller_takes_the_time_of_a_slice():
+    """From its start on: only the maps of its tensors differ (M2.4)."""
+
+    def took(controllers):
+        with kb.session(of_one_controller("simple", controllers), log="off") as torch:
             x, w = (torch.ones(96, 96, dtype=torch.float16, device="ahbm") for _ in range(2))
             torch.matmul(x, w, placement="rows").numpy()
-            return torch.engine.env.now
+        [launch] = torch.result.launches
+        return launch.done_ps - launch.start_ps
 
-    assert took(cube__hbm__controllers=1) == took()
+    assert took(1) == took(None)
+
+
+@pytest.mark.parametrize("controllers", [None, 3])
+def test_a_map_of_shared_memory_takes_no_time(controllers):
+    engine = GraphEngine(die(2, cube__hbm__controllers=controllers))
+    pes = [(0, 0), (0, 1)]
+    engine.wait(engine.map(0, dict.fromkeys(pes, ((1 << 60, 4096, HBM_BIT),)), "tensor"))
+    assert (engine.env.now == 0) == bool(controllers)
+    assert [engine.pe(0, *pe).mmu.translate(1 << 60, 64) for pe in pes] == [[(HBM_BIT, 64)]] * 2
 
 
 def test_a_read_takes_a_share_of_each_controller():

@@ -164,7 +164,7 @@ def test_a_device_is_compared_with_measurements_of_its_own(tmp_path):
     measured = csv(
         tmp_path, *(row.format(ours / x) for row, ours, x in zip(rows, first, (1.1, 1.02, 0.8), strict=True))
     )
-    given = {"device": str(path), "measured": [str(measured)]}
+    given = {"measured": [f"{path}={measured}"]}
     study = FidelityStudy()
     [*found] = study.run("preset:small", **given)
     (row,) = study.tables(found)["Errors"].to_dict("records")
@@ -172,7 +172,7 @@ def test_a_device_is_compared_with_measurements_of_its_own(tmp_path):
     assert [row[x] for x in ("median_pct", "p90_pct", "most_pct")] == pytest.approx([10, 20, 20])
     (finding,) = study.findings(found)
     assert finding.values["mean_pct"] == pytest.approx(100 * ((1.1 * 1.25 * 1.02) ** (1 / 3) - 1))
-    with pytest.raises(ConfigError, match="measured: files without a device; name its machine file"):
+    with pytest.raises(ConfigError, match="names no machine; write MACHINE=FILE, as in preset"):
         study.run("preset:small", measured=[str(measured)])
 
 
@@ -235,6 +235,39 @@ def test_domains_say_how_far_nine_of_ten_values_are():
     assert device["median_with"] == 4  # nothing else ran
     assert (hbm["n"], hbm["median"]) == (10, 0.5)
     assert (hbm["median_with"], hbm["p90_with"]) == pytest.approx((1.1, 1.1))  # one of ten is further
+
+
+def test_what_is_not_modelled_has_the_median_of_the_rows_that_depend_on_it():
+    def row(group, what, ours, device="a"):
+        given = {"table": fidelity_report.DEVICE, "device": device, "group": group, "what": what}
+        return given | {"expected": 100.0, "ours": ours, "source": "a wheel, vLLM 0.24.0, FlashAttention-3"}
+
+    rows = [
+        row("decode", "attention batch 64, q_len 1", 500.0), row("decode", "attention batch 128, q_len 1", 60.0),
+        row("decode", "attention batch 1024, q_len 1", 70.0), row("decode", "attention batch 256, q_len 1", 90.0, "b"),
+        row("collectives", "all_to_all 64 KiB, ranks 2", 50.0), row("collectives", "all_gather 64 KiB, ranks 2", 90.0),
+    ]  # fmt: skip
+    found = [(x["of"], x["work"], x["n"], x["signed_pct"]) for x in fidelity_report.not_modelled(rows)]
+    assert found == [
+        ("a", "decode", 2, pytest.approx(-35)),
+        ("b", "decode", 1, pytest.approx(-10)),
+        ("a", "collectives", 1, -50),
+    ]
+    errors = fidelity_report.device_errors(rows)
+    assert [(x["of"], x["work"], x["n"]) for x in errors] == [
+        ("a", "decode", 3),
+        ("a", "collectives", 2),
+        ("b", "decode", 1),
+    ]
+    assert {(x["version"], x["date"]) for x in errors} == {("vLLM 0.24.0", "not stated")}
+
+
+def test_a_reference_states_its_version_and_date(tmp_path):
+    given = "m=64; k=64; n=64; rows=32; cols=32; dataflow=output_stationary"
+    path = csv(tmp_path, f'tile,"{given}",900,cycles,"SCALE-Sim 2.0.2 (22f88b1, 2025-02-25), a"')
+    study = FidelityStudy()
+    [row] = study.tables(study.run("preset:small", files=[str(path)]))["Errors"].to_dict("records")
+    assert (row["of"], row["version"], row["date"]) == ("SCALE-Sim 2.0.2", "22f88b1", "2025-02-25")
 
 
 def test_a_product_of_scale_sim_is_that_of_a_systolic_array(tmp_path):

@@ -159,16 +159,16 @@ def controller_of(offset: int, nbytes: int, n: int, hashed: bool) -> tuple[int, 
     return block % n, row * nbytes + offset % nbytes
 
 
-Extent = tuple[int, int, list[tuple[int, int]]]
+_Extent = tuple[int, int, list[tuple[int, int]]]
 
 
-def by_controller(address: int, size: int, nbytes: int, n: int, hashed: bool) -> list[Extent]:
+def by_controller(address: int, size: int, nbytes: int, n: int, hashed: bool) -> list[_Extent]:
     """Split a range of HBM addresses by controller: number, place there, and pieces (address, bytes), in order.
 
     The pieces of a controller follow one another there.
     """
-    extents: dict[int, Extent] = {}
-    found: list[Extent] = []
+    extents: dict[int, _Extent] = {}
+    found: list[_Extent] = []
     at, end = address & (HBM_BIT - 1), (address & (HBM_BIT - 1)) + size
     high = address - at
     while at < end:

@@ -1,9 +1,9 @@
-"""Physical addresses: 56 bits, from the group of dies down to the byte.
+"""Physical addresses: 57 bits, from the group of dies down to the byte.
 
-    55:54 die // 32   52:47 rack   46:43 sip   42:38 die % 32   37:0 offset
+    56:55 die // 32   53:48 rack   47:44 sip   43:39 die % 32   38:0 offset
 
 SIP n of a system is sip n % 16 of rack n // 16. Of each 32 dies, the first 16 are cubes; dies 16-20 are IO chiplets.
-Bit 53 is set in virtual addresses only. In a cube, offset bit 37 selects the HBM window or the resource window, which
+Bit 54 is set in virtual addresses only. In a cube, offset bit 38 selects the HBM window or the resource window, which
 `RESOURCE_WINDOW` divides into fixed ranges.
 """
 
@@ -16,8 +16,7 @@ from kernbench._units import GIB, MIB
 from kernbench.config._rules import FEW_PES, MAX_CUBES, MAX_PES, MAX_SIPS, SMALL_TCM_WINDOW_MIB, TCM_WINDOW_MIB
 from kernbench.errors import AllocationError
 
-ADDRESS_BITS = 53  # below the group of dies; virtual addresses begin above them
-OFFSET_BITS = 38
+OFFSET_BITS = 39
 SIPS_PER_RACK = 16
 FIRST_IO_DIE = 16
 _DIES = 2 * MAX_CUBES  # of each 32, the second half is not cubes
@@ -25,8 +24,11 @@ IO_DIES = 5
 WINDOW_BYTES = 1 << (OFFSET_BITS - 1)
 HBM_BIT = WINDOW_BYTES
 
-_SIP_SHIFT, _RACK_SHIFT, _GROUP_SHIFT = 43, 47, 54
 _LOW_DIES = 32
+_SIP_SHIFT = OFFSET_BITS + 5
+_RACK_SHIFT = _SIP_SHIFT + 4
+ADDRESS_BITS = _RACK_SHIFT + 6  # below the group of dies; virtual addresses begin above them
+_GROUP_SHIFT = ADDRESS_BITS + 1
 
 
 @dataclass(frozen=True, slots=True)

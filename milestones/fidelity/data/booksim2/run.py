@@ -53,7 +53,7 @@ def rows(booksim: BookSim, topology: str, traffic: str, packet: int) -> Iterator
     """Return the rows of one network, pattern and packet size."""
     given = f"topology={topology}; k={K}; n=2; traffic={traffic}; packet={packet}; vcs={VCS}; vc_flits={VC_FLITS}"
     options = {"traffic": TRAFFIC[traffic], "packet_size": packet}
-    command = f"BookSim2 28f4329, {topology}.cfg traffic={traffic} packet_size={packet}"
+    command = f"BookSim2 28f4329 (2017-06-27), {topology}.cfg traffic={traffic} packet_size={packet}"
 
     def row(load: float, value: float, more: str) -> Row:
         parameters, source = f"{given}; load={load:g}", f"{command} injection_rate={load:g}{more}"
@@ -96,7 +96,8 @@ def beside_hot_spot(booksim: BookSim) -> Iterator[Row]:
         latency = booksim.latency("mesh.cfg", rates, **options)
         if latency is not None:
             given = f"topology=mesh; k={K}; n=2; traffic=hotspot; packet=1; vcs={VCS}; vc_flits={VC_FLITS}"
-            source = "BookSim2 28f4329, mesh.cfg " + " ".join(f"{key}={value}" for key, value in options.items())
+            given_options = " ".join(f"{key}={value}" for key, value in options.items())
+            source = f"BookSim2 28f4329 (2017-06-27), mesh.cfg {given_options}"
             yield {
                 "workload": "noc", "parameters": f"{given}; load={load:g}; packets=others", "value": latency,
                 "unit": "cycles",

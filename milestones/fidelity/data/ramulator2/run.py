@@ -17,7 +17,7 @@ from tests.controller_scheduling.harness import ControllerUnderTest
 from kernbench.studies._fidelity_hbm import stream
 
 HERE = Path(__file__).parent / (sys.argv[1] if len(sys.argv) > 1 else "")
-SOURCE = "Ramulator 2.1.0 (c5b1c3a), run.py"
+SOURCE = "Ramulator 2.1.0 (c5b1c3a, 2026-06-29), run.py"
 GROUPS, BANKS, COLUMNS = 4, 4, 32  # of a pseudo channel; columns of an access
 PARTS = {
     "hbm3": (ramulator.dram.HBM3, "HBM3_4Gb", "HBM3_6400Mbps", "make_hbm34", "HBM34PerBankRefresh"),
