@@ -83,8 +83,9 @@ class LlcSlice(Callee):
         if read is None:
             return
         read.parts += 1
-        if line in self.filling:
-            self.filling[line].append(read)
+        waiting = self.filling.get(line)
+        if waiting is not None:
+            waiting.append(read)
         elif present:
             read.hits += 1
         else:
@@ -127,16 +128,17 @@ class LlcSlice(Callee):
             if len(self.opened) == _KEPT:
                 self.opened.clear()
             self.opened[fill.key] = reads[0].txn.key
+        opener = self.opened.get(fill.opener, -1)
         for read in reads:
-            self._waited(read, fill)
+            self._waited(read, fill, opener)
             self._reply(read, 1)
 
-    def _waited(self, read: CachedRead, fill: Transaction) -> None:
+    def _waited(self, read: CachedRead, fill: Transaction, opener: int) -> None:
         """Log the time in HBM of the line for which a read has waited; the last one counts."""
         txn, arrived = read.txn, max(fill.arrived_ps, read.came_ps)
         if fill.served_ps > arrived:
             txn.arrived_ps, txn.served_ps, txn.since_ps = arrived, fill.served_ps, fill.since_ps
-            txn.opener = self.opened.get(fill.opener, -1)
+            txn.opener = opener
 
     def _reply(self, read: CachedRead, lines: int) -> None:
         read.done += lines

@@ -140,16 +140,14 @@ cdef class Traffic:
 cdef class TileReads(Source):
     cdef public TileJob job
     cdef public list operands
-    cdef public dict complete, complete_by
     cdef public int64_t buffers
     cdef Core _core
     cdef OpLog _log
     cdef DmaChannel _reader
     cdef TilePipeline _pipeline
     cdef int64_t _component, _tile, _m
-    cdef dict _left
-    cdef list _free, _free_by, _along, _once, _pending
-    cdef int64_t _next, _shared
+    cdef list _complete, _complete_by, _free, _free_by, _left, _along, _once, _pending
+    cdef int64_t _next, _ring, _shared
     cdef PeDma _dma
     cdef Cause _fourth
     cdef bint _arriving
@@ -159,16 +157,18 @@ cdef class TileReads(Source):
     @cython.locals(job=TileJob, i=int64_t, k=int64_t, tiles=list, pending=list)
     cpdef _prepare(self)
     cpdef int64_t _before(self) except? -1
+    @cython.locals(left=int64_t)
     cpdef int64_t arrival(self, int64_t i) except -2
+    @cython.locals(by=Cause)
     cpdef Cause arrived_by(self, int64_t i)
-    cpdef freed(self, int64_t i, int64_t t, Cause by)
+    cpdef freed(self, int64_t t, Cause by)
     @cython.locals(job=TileJob, i=int64_t, back=int64_t)
     cpdef Cause next_by(self)
     @cython.locals(job=TileJob, i=int64_t, t=int64_t, before=int64_t, free=int64_t)
     cpdef int64_t next_ps(self) except -2
     @cython.locals(job=TileJob, extent=Extent, now=int64_t, txn=Transaction)
     cpdef bint issue(self) except -1
-    @cython.locals(i=int64_t, job=TileJob, now=int64_t, log=OpLog, left=int64_t, end=int64_t, by=Cause)
+    @cython.locals(i=int64_t, at=int64_t, job=TileJob, now=int64_t, log=OpLog, left=int64_t, end=int64_t, by=Cause)
     cpdef Cause landed(self, Transaction txn)
 
 

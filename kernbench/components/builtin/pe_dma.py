@@ -487,18 +487,21 @@ class Traffic:
 class TileReads(Source):
     """Reads the streamed operands of a job, tile after tile, as their buffers in TCM become free.
 
-    `complete` holds the time at which a tile was complete in TCM, `complete_by` its cause, until its buffers are free.
+    Tile i has entry i % `_ring` of three lists until its buffers are free: `_left` of its requests have not ended; if
+    that is -1, it is `_complete` in TCM since that time, by the cause `_complete_by`.
     """
 
     def __init__(self, job: TileJob, operands: list[tuple[MatrixStream, Operand]], buffers: int) -> None:
         self.job, self.operands, self.buffers = job, operands, buffers
-        self.complete: dict[int, int] = {}
-        self.complete_by: dict[int, Cause] = {}
         pe = job.pe
         self._core, self._log = pe.core, pe.log
         self._dma, self._reader, self._pipeline = pe.dma, pe.dma.reader, pe.pipeline
         self._component: int = pe.dma.component
-        self._left: dict[int, int] = {}
+        # Tiles without a request are prepared with the next one that has some.
+        tiles = 1 if any(operand.axes in {"mk", "kn"} for _, operand in operands) else job.kt
+        self._ring = (buffers + 1) * tiles
+        self._left, self._complete = [0] * self._ring, [0] * self._ring
+        self._complete_by: list[Cause | None] = [None] * self._ring
         self._free: list[int] = []
         self._free_by: list[Cause] = []
         self._fourth = NOTHING  # another cause of the next request
@@ -541,7 +544,7 @@ class TileReads(Source):
             if k == job.kt - 1:
                 pending += self._once
             self._pending, self._next = pending, 0
-            self._left[i] = len(pending)
+            self._left[i % self._ring] = len(pending)
 
     def _before(self) -> int:
         """Return the tile whose buffers the next request takes; it is negative if none has had them yet."""
@@ -549,18 +552,19 @@ class TileReads(Source):
 
     def arrival(self, i: int) -> int:
         """Time at which tile `i` is complete in TCM [ps], -1 if unknown."""
-        t = self.complete.get(i)
-        if t is not None:
-            return t
-        return self.job.planned(i) if self._left.get(i) == 0 else -1
+        if i > self._tile:
+            return -1
+        left = self._left[i % self._ring]
+        if left < 0:
+            return self._complete[i % self._ring]
+        return -1 if left else self.job.planned(i)
 
     def arrived_by(self, i: int) -> Cause:
-        by = self.complete_by.pop(i, None)
+        by, self._complete_by[i % self._ring] = self._complete_by[i % self._ring], None
         return self.job.plan_of(i) if by is None else by
 
-    def freed(self, i: int, t: int, by: Cause) -> None:
-        self.complete.pop(i, None)
-        del self._left[i]
+    def freed(self, t: int, by: Cause) -> None:
+        """Note when and why the buffers of the next tile have become free."""
         self._free.append(t)
         self._free_by.append(by)
         if not self._arriving:
@@ -621,12 +625,12 @@ class TileReads(Source):
             by = _landed(job.id, READING, READS, txn, now, log)
         if log.operation:
             self._traffic.landed(txn, now, log, job.id, _DMA_IN)
-        left = self._left[i] - 1
+        at = i % self._ring
+        left = self._left[at] - 1
         if left:
-            self._left[i] = left
+            self._left[at] = left
         else:
-            self._left[i] = -1
-            self.complete[i], self.complete_by[i] = now, by
+            self._left[at], self._complete[at], self._complete_by[at] = -1, now, by
             if i == job.fetched:
                 self._arriving = True
                 self._pipeline.advance()

@@ -435,7 +435,7 @@ class TileJob(Job):
         """After a fetch, free the operands' buffers; after a store, wake the DMA or end the job."""
         if stage.part == FETCHING:
             if self.reads is not None:
-                self.reads.freed(self.fetched - 1, stage.free, stage.at)
+                self.reads.freed(stage.free, stage.at)
         elif stage.part == STORE:
             if self.writes is not None:
                 self.pe.dma.writer.progress()
