@@ -7,22 +7,31 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kernbench._units import MIB
 from kernbench.cli._options import NewFile, echo_json, json_option, machine_options
 
 if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
 
+_most_bytes = click.option(
+    "--most-bytes",
+    type=click.IntRange(1),
+    default=4 * MIB,
+    help="Simulate collectives up to so many bytes. Default: 4 MiB.",
+)
+
+
 @click.command("fidelity", short_help="Compare results of other tools and of devices with a machine.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @machine_options
-@click.option("--most-bytes", type=click.IntRange(1), help="Simulate collectives up to so many bytes. Default: 4 MiB.")
+@_most_bytes
 @click.option("--workers", type=click.IntRange(1), default=1, help="Processes that simulate. Default: 1.")
 @json_option
 def fidelity_command(
     files: tuple[Path, ...],
     machine: Machine,
-    most_bytes: int | None,
+    most_bytes: int,
     workers: int,
     as_json: bool,
 ) -> None:
@@ -48,10 +57,9 @@ def fidelity_command(
                   bytes ranks [dtype algorithm cubes pes devices_per_thread
                   calls call_us]: a time
     """  # noqa: D301 - \b keeps click from wrapping the list
-    from kernbench.studies._fidelity_collectives import MOST_BYTES
     from kernbench.studies.fidelity import fidelity as compare
 
-    found = compare(files, machine, most_bytes=most_bytes or MOST_BYTES, workers=workers)
+    found = compare(files, machine, most_bytes=most_bytes, workers=workers)
     if as_json:
         echo_json({"compared": found.table.to_dict("records"), "refused": dict(found.refused)})
     else:
@@ -75,6 +83,7 @@ def fidelity_command(
 )
 @click.option("--seed", type=int, default=0, help="Of the split. Default: 0.")
 @click.option("--out", type=NewFile(), help="Write the calibrated machine file here.")
+@_most_bytes
 @click.option("--workers", type=click.IntRange(1), default=1, help="Processes that simulate. Default: 1.")
 @machine_options
 @json_option
@@ -84,6 +93,7 @@ def calibrate_command(
     split: str,
     seed: int,
     out: Path | None,
+    most_bytes: int,
     workers: int,
     machine: Machine,
     as_json: bool,
@@ -97,7 +107,9 @@ def calibrate_command(
 
     if out is not None and out.exists():
         raise click.BadParameter(f"{out} is there already; give another name", param_hint="--out")
-    found = fitted(machine, files, dict(map(_bounds, free)), split=split, seed=seed, workers=workers)
+    found = fitted(
+        machine, files, dict(map(_bounds, free)), split=split, seed=seed, workers=workers, most_bytes=most_bytes
+    )
     if as_json:
         echo_json(found.to_dict())
     else:

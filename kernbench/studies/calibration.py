@@ -18,6 +18,7 @@ import yaml
 from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, ConfigError, quote
 from kernbench.points._keys import machine_of
+from kernbench.studies._fidelity_collectives import MOST_BYTES
 from kernbench.studies._references import Reference, read_references
 from kernbench.studies.fidelity import WORKLOADS, FidelityStudy, point_of, title_of
 from kernbench.studies.study import MACHINE, Parameter, Study, cell
@@ -364,6 +365,7 @@ def calibrate(
     split: str = "family",
     seed: int = 0,
     workers: int = 1,
+    most_bytes: int = MOST_BYTES,
 ) -> Calibration:
     """Fit fields of a machine to measurements, and state the error on rows that the fit has not seen.
 
@@ -385,6 +387,8 @@ def calibrate(
         Of "family" and "random".
     workers : int
         Processes.
+    most_bytes : int
+        Largest collective that is simulated [bytes]; larger ones are left out, and named.
 
     Returns
     -------
@@ -422,7 +426,7 @@ def calibrate(
     points: list[Row] = []
     refused: dict[str, str] = {}
     for row in read_references(given["files"]):
-        point = point_of(base, row)
+        point = point_of(base, row, most_bytes)
         if isinstance(point, str):
             refused[f"{title_of(row)} ({row.where})"] = point
         else:

@@ -307,7 +307,7 @@ def _curves(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Ma
             ours = row["ours"] if (together := _together(row)) is None else together
             points.append({**row, "place": place + 1, "value": ours})
     x = alt.X("place:Q", title="references, in ascending order", axis=alt.Axis(tickMinStep=1))
-    y = {"scale": alt.Scale(type="log", nice=False, padding=6), "axis": kinds.log_axis([1, 1e6])}
+    y = {"scale": alt.Scale(type="log", nice=False, padding=6), "axis": alt.Axis(format=",.3~r", labelOverlap="greedy")}
     base = alt.Chart().encode(x=x)
     layers = [
         base.mark_line(color=palette.GREY, interpolate="step").encode(y=alt.Y("expected:Q", title="value", **y)),

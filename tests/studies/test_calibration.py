@@ -192,3 +192,12 @@ def test_rows_that_cannot_run_are_listed(measured, tmp_path):
     found = kb.calibrate(resolve_topology("preset:small"), path, [EFFICIENCY])
     assert list(found.refused.values()) == ["it has 8 ranks, the machine has 1 SIPs; change system.sips.count"]
     assert "not comparable: all_reduce" in repr(found)
+
+
+def test_collectives_above_the_limit_are_left_out_and_named(measured, tmp_path):
+    path = tmp_path / "more.csv"
+    row = "all_reduce,bytes=65536; ranks=2; system.sips.count=2,5,us,mine\n"
+    path.write_text(measured.read_text() + row)
+    [refused] = kb.calibrate("preset:small", path, [EFFICIENCY], most_bytes=65535).refused.values()
+    assert refused == "65,536 B are more than most_bytes = 65,535"
+    assert not kb.calibrate("preset:small", path, [EFFICIENCY], most_bytes=65536).refused
