@@ -234,7 +234,8 @@ def _list(
 ) -> int:
     """Run a study of a list, the smallest points first, and write each row of its table as it ends."""
     from kernbench.errors import InterruptedRun
-    from kernbench.studies.study import Report, cell, is_numeric, scalars
+    from kernbench.studies._page import cell, is_numeric
+    from kernbench.studies.study import Report, scalars
 
     deadline, path = None if limit_s is None else time.monotonic() + limit_s, folder / f"{study.name}.csv"
     with contextlib.ExitStack() as stack:

@@ -35,6 +35,7 @@ _FOLLOWED = (
     "kernbench.torch.",
     "kernbench.triton.",
 )
+_SHOWING = tuple(f"{_STUDIES}.{name}" for name in ("study", "_page", "_findings"))
 # The modules that run and write MSCCL programs: part of the version where ccl.yaml names such a program.
 _MSCCL = ("ccl/_msccl.py", "ccl/_msccl_program.py", "ccl/_msccl_writer.py")
 # Decide rows only where a study imports them: of sweeps only `measure`; predictions and the rest never.
@@ -80,7 +81,7 @@ def _simulating(root: Path, study: str) -> set[Path]:
     while todo:
         name = todo.pop()
         path = root.parent.joinpath(*name.split(".")).with_suffix(".py")
-        if path in found or not path.is_file() or name == f"{_STUDIES}.study" or name.endswith("_report"):
+        if path in found or not path.is_file() or name in _SHOWING or name.endswith("_report"):
             continue
         found.add(path)
         todo += [other for other in _imports(path) if other.startswith(_FOLLOWED)]

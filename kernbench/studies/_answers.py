@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kernbench.ccl.tuner import Candidate, Decision
 from kernbench.errors import StateError
 from kernbench.points._keys import Row
-from kernbench.studies.study import Tables, cell, is_numeric, table
+from kernbench.studies._page import cell, is_numeric
+from kernbench.studies.study import Tables, table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from re import findall
+from string import Formatter
+from typing import Any, TypeVar
 
 from kernbench.config._files import read_json
 from kernbench.points._keys import Row
 
+R = TypeVar("R", bound=Mapping[str, Any])  # a row
 MOST_FINDINGS = 7  # of a page
 FINDINGS_FILE = "_findings.json"  # after the name of the study
 
@@ -41,6 +44,23 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.text} {self.detail}".rstrip()
+
+
+def claim(text: str, chart: str, weight: float, detail: str = "", **known: Any) -> Finding:
+    """Make a finding whose text and detail are formats of what is `known`; the fields that they name are its values.
+
+    >>> claim("{best[name]} takes {ns:,.0f} ns.", "times", 3, best={"name": "ring", "steps": 7}, ns=12.3).values
+    {'best_name': 'ring', 'ns': 12.3}
+    """
+    fields = (field for _, field, _, _ in Formatter().parse(text + detail) if field)
+    values = {"_".join(findall(r"\w+", field)): Formatter().get_field(field, (), known)[0] for field in fields}
+    return Finding(text.format(**known), chart, weight, values, detail.format(**known))
+
+
+def ends(rows: Iterable[R], column: str) -> tuple[R, R]:
+    """Return the rows with the most and with the least of a column, of several the first."""
+    every = list(rows)
+    return max(every, key=lambda row: row[column]), min(every, key=lambda row: row[column])
 
 
 def fastest(names: Iterable[str]) -> str:

@@ -19,9 +19,10 @@ from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, ConfigError, quote
 from kernbench.points._keys import machine_of
 from kernbench.studies._fidelity_collectives import MOST_BYTES
+from kernbench.studies._page import cell
 from kernbench.studies._references import Reference, read_references
 from kernbench.studies.fidelity import WORKLOADS, FidelityStudy, point_of, title_of
-from kernbench.studies.study import MACHINE, Parameter, Study, cell
+from kernbench.studies.study import MACHINE, Parameter, Study
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:

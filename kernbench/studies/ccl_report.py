@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from kernbench.points._keys import Row
-from kernbench.studies._findings import Finding, fastest, first_upper, over
+from kernbench.studies._findings import Finding, claim, ends, fastest, first_upper, over
 from kernbench.studies.study import Tables, as_csv, groups, sips_of, size_name, table
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
@@ -405,18 +405,16 @@ def broken(rows: Iterable[Row]) -> list[Row]:
 
 
 def _bounds(ran: Sequence[Row]) -> list[Finding]:
+    times: Row = {"times": len(ran)}
     if wrong := broken(ran):
-        which = f"{_what(wrong[0])}, {wrong[0]['system']}"
-        text = f"{len(wrong)} of {len(ran)} times are below their lower bound, first {which}."
-        return [Finding(text, "", 100, {"below": len(wrong), "times": len(ran)})]
-    values: Row = {"below": 0, "times": len(ran)}
-    text, detail = f"All {len(ran)} times are at or above their lower bound.", ""
+        text = "{below} of {times} times are below their lower bound, first {which}, {system}."
+        return [claim(text, "", 100, below=len(wrong), which=_what(wrong[0]), system=wrong[0]["system"], **times)]
+    detail, text = "", "All {times} times are at or above their lower bound."
     ratios = sorted(row["over_form"] for row in ran if row["over_form"])
     if ratios:
-        near = sum(0.8 <= ratio <= 1.25 for ratio in ratios) / len(ratios)
-        values |= {"median_over_form": median(ratios), "near": near}
-        detail = f"The median ratio to the model estimate is {median(ratios):.2f}; {near:.0%} are within 0.8 to 1.25."
-    return [Finding(text, "", 5.2, values, detail)]
+        times |= {"median": median(ratios), "near": sum(0.8 <= ratio <= 1.25 for ratio in ratios) / len(ratios)}
+        detail = "The median ratio to the model estimate is {median:.2f}; {near:.0%} are within 0.8 to 1.25."
+    return [claim(text, "", 5.2, detail, **times)]
 
 
 def _winners(rows: Sequence[Row]) -> list[Finding]:
@@ -448,14 +446,14 @@ def _winners(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _limits(rows: Sequence[Row]) -> list[Finding]:
-    changed = sorted(_slowdowns(rows), key=lambda row: -row["slowdown"])  # of all cases
-    for first in changed[:1]:
-        second = next((row for row in changed[1:] if row["case"] == first["case"]), None)
-        then = f"Next, {_change(second)} takes {second['slowdown']:.2f}x the time." if second else ""
-        text = f"{first['case']}: {_change(first)} costs most, {first['slowdown']:.2f}x the time."
-        values = {_change(row): row["slowdown"] for row in (first, second) if row}
-        return [Finding(text, "ccl_limits", 7, {"case": first["case"], "slowdown": values}, then)]
-    return []
+    changed = [{**row, "change": _change(row)} for row in _slowdowns(rows)]
+    first, *rest = sorted(changed, key=lambda row: -row["slowdown"]) or [{}]  # of all cases
+    if not first:
+        return []
+    then = [row for row in rest if row["case"] == first["case"]]
+    text = "{first[case]}: {first[change]} costs most, {first[slowdown]:.2f}x the time."
+    detail = "Next, {second[change]} takes {second[slowdown]:.2f}x the time." if then else ""
+    return [claim(text, "ccl_limits", 7, detail, first=first, second=then[0] if then else {})]
 
 
 def _slots(rows: Sequence[Row]) -> list[Finding]:
@@ -464,12 +462,9 @@ def _slots(rows: Sequence[Row]) -> list[Finding]:
         return []
     least, few = min(map(_time, own)), own[0]
     enough = next(row["n_slots"] for row in own if _time(row) <= 1.05 * least)
-    ratio = _time(few) / least
-    text, detail = (
-        f"{_what(few)}: {enough} slots are within 5 % of the best.",
-        f"{few['n_slots']} take {ratio:.2f}x it.",
-    )
-    return [Finding(text, "ccl_slots", 2, {"enough": enough, "fewest": few["n_slots"], "ratio": ratio}, detail)]
+    text, detail = "{what}: {enough} slots are within 5 % of the best.", "{fewest} take {ratio:.2f}x it."
+    values = {"what": _what(few), "enough": enough, "fewest": few["n_slots"], "ratio": _time(few) / least}
+    return [claim(text, "ccl_slots", 2, detail, **values)]
 
 
 def _scaling(rows: Sequence[Row]) -> list[Finding]:
@@ -479,17 +474,12 @@ def _scaling(rows: Sequence[Row]) -> list[Finding]:
     sizes = [size for size in sorted({row["bytes_per_pe"] for row in rows}) if (size, counts[-1]) in ran]
     if len(counts) < 2 or not sizes:
         return []
-    last = ran[sizes[0], counts[-1]]
-    best, worst = min(last, key=_time), max(last, key=_time)
-    fast = f"{best['short']} is fastest, at {best['over_bound']:.1f}x the bound"
-    ratio = _time(worst) / _time(best)
-    text = f"{size_name(sizes[0])} on {counts[-1]} SIPs: {fast}."
-    detail = f"It takes {_time(best):,.0f} ns; {worst['short']} takes {ratio:.1f}x that time."
-    values = {
-        "bytes": sizes[0], "sips": counts[-1], "fast": best["short"], "fast_ns": _time(best),
-        "over_bound": best["over_bound"], "slow": worst["short"], "ratio": ratio,
-    }  # fmt: skip
-    return [Finding(text, "ccl_scaling", 6, values, detail)]
+    slow, fast = ends(ran[sizes[0], counts[-1]], "latency_ns")
+    return [claim(
+        "{size} on {fast[n_sips]} SIPs: {fast[short]} is fastest, at {fast[over_bound]:.1f}x the bound.",
+        "ccl_scaling", 6, "It takes {fast[latency_ns]:,.0f} ns; {slow[short]} takes {ratio:.1f}x that time.",
+        size=size_name(sizes[0]), fast=fast, slow=slow, ratio=_time(slow) / _time(fast),
+    )]  # fmt: skip
 
 
 def _kinds(rows: Sequence[Row]) -> list[Finding]:
@@ -505,18 +495,12 @@ def _kinds(rows: Sequence[Row]) -> list[Finding]:
 def _root(rows: Sequence[Row]) -> list[Finding]:
     if len(rows) < 2:
         return []
-    best, worst = min(rows, key=_time), max(rows, key=_time)
-    slower = _time(worst) / _time(best) - 1
-    text = (
-        f"{_what(best)}: root cube {best['root_cube']} is fastest; cube {worst['root_cube']} takes {slower:.0%} longer."
-    )
-    values = {
-        "root_cube": best["root_cube"],
-        "fast_ns": _time(best),
-        "slow": worst["root_cube"],
-        "slow_ns": _time(worst),
-    }
-    return [Finding(text, "ccl_roots", 4, values, f"It takes {_time(best):,.0f} ns.")]
+    slow, fast = ends(rows, "latency_ns")
+    return [claim(
+        "{what}: root cube {fast[root_cube]} is fastest; cube {slow[root_cube]} takes {slower:.0%} longer.",
+        "ccl_roots", 4, "It takes {fast[latency_ns]:,.0f} ns.", what=_what(fast), fast=fast, slow=slow,
+        slower=_time(slow) / _time(fast) - 1,
+    )]  # fmt: skip
 
 
 def _real(rows: Sequence[Row]) -> list[Finding]:
@@ -535,17 +519,15 @@ def _marks(ran: Sequence[Row]) -> list[Finding]:
     changed, mark = [row for row in _accounts(ran) if row["what"]], (OTHER_KINDS, "tcm")
     if len(changed) < 2:
         return []
-    here, said = {_mark(row): row["time_us"] for row in published(ran)}[mark], _PUBLISHED[mark]
     small = next((row for row in changed if row["what"] == SMALL), changed[0])
     other = next(row for row in changed if row["what"] not in (SMALL, "slots"))
-    text = (
-        f"The reference design's {size_name(OTHER_KINDS)} take {said:g} us as published, {here:.1f} us here: "
-        f"{small['what']} would account for {small['explained']:.0%} of the gap."
-    )
-    detail = f"{first_upper(_change(other))} would account for {other['explained']:.0%}."
-    values = {"bytes": OTHER_KINDS, "published_us": said, "simulated_us": here}
-    values |= {row["what"]: row["explained"] for row in (small, other)}
-    return [Finding(text, "published_gap", 5.3, values, detail)]
+    return [claim(
+        "The reference design's {size} take {published:g} us as published, {simulated:.1f} us here: {small[what]} "
+        "would account for {small[explained]:.0%} of the gap.", "published_gap", 5.3,
+        "{change} would account for {other[explained]:.0%}.", size=size_name(OTHER_KINDS), published=_PUBLISHED[mark],
+        simulated={_mark(row): row["time_us"] for row in published(ran)}[mark], small=small, other=other,
+        change=first_upper(_change(other)),
+    )]  # fmt: skip
 
 
 def tables(rows: Sequence[Row]) -> Tables:

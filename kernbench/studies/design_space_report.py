@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies._findings import Finding, first_upper
+from kernbench.studies._findings import Finding, claim, first_upper
 from kernbench.studies.study import Tables, scalars, table
 from kernbench.sweeps.sensitivity import BASE, pareto, ranked, steps_along
 from kernbench.topology.builder import Machine
@@ -171,9 +171,10 @@ def _cubes(grid: pd.DataFrame, rows: Sequence[ChartRow]) -> Iterator[Finding]:
             f"In {part}, {what} takes {now[key]['ns']:,.0f} ns instead of {now[key]['ns'] - more[key]:,.0f}, most at "
             f"{now[key]['resource']}."
         )
-    change = f"{abs(worst[GAIN]):.1f} % {'less' if worst[GAIN] > 0 else 'more'}"
-    text = f"{after} cubes take {change} time than {before}, for {worst['cost_pct']:.0f} % more silicon."
-    yield Finding(text, "design_space_map", 10, _stated(worst), cause)
+    word, cost = "less" if worst[GAIN] > 0 else "more", "for {cost_pct:.0f} % more silicon."
+    text = f"{{after}} cubes take {{{word}_pct:.1f}} % {word} time than {{before}}, {cost}"
+    known = {**worst, f"{word}_pct": abs(worst[GAIN])}
+    yield claim(text, "design_space_map", 10, cause, after=after, before=before, **known)
 
 
 def _buy(grid: pd.DataFrame) -> Iterator[Finding]:
@@ -181,16 +182,12 @@ def _buy(grid: pd.DataFrame) -> Iterator[Finding]:
     ordered = sorted((row for row in _records(table) if row["cost_pct"] > 0), key=lambda row: -float(row[GAIN]))
     if not ordered:
         return
-    best, *rest = ordered
-    other = f" Next, {_step(rest[0])} saves {rest[0][GAIN]:.1f} %." if rest else ""
-    text = f"{_step(best)} saves most, {best[GAIN]:.1f} % of the time."
-    yield Finding(
-        text, "design_space_front", 9, _stated(best), f"It takes {best['cost_pct']:.1f} % more silicon.{other}"
-    )
-
-
-def _stated(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"step": _step(row), "gain_pct": row[GAIN], "cost_pct": row["cost_pct"]}
+    best, *rest = ({**row, "step": _step(row)} for row in ordered)
+    other = " Next, {next[step]} saves {next[gain_pct]:.1f} %." if rest else ""
+    yield claim(
+        "{step} saves most, {gain_pct:.1f} % of the time.", "design_space_front", 9,
+        "It takes {cost_pct:.1f} % more silicon." + other, next=rest[0] if rest else {}, **best,
+    )  # fmt: skip
 
 
 def _step(row: Mapping[str, Any]) -> str:
@@ -207,16 +204,12 @@ def _change(rows: Sequence[ChartRow]) -> Finding:
     better = [row for row in _records(first(rows)) if row[GAIN] > 0]
     if not better:
         return Finding("No factor alone makes GPT-2 faster.", "design_space_factors", 8, {"gain_pct": 0.0})
-    best, *rest = better
-    values = {key: best[key] for key in ("factor", "first", GAIN, "area_pct")}
-    text = f"The best change is {_factor(best)}, {best[GAIN]:.1f} % less time."
-    other = f" Next, {_factor(rest[0])} saves {rest[0][GAIN]:.1f} % for {rest[0]['area_pct']:.1f} %." if rest else ""
-    detail = f"It takes {best['area_pct']:.1f} % more silicon.{other}{_hot(rows)}"
-    return Finding(text, "design_space_factors", 8, values, detail)
-
-
-def _factor(row: Mapping[str, Any]) -> str:
-    return f"{MORE[row['first']]} {row['factor']}"
+    best, *rest = ({**row, "change": f"{MORE[row['first']]} {row['factor']}"} for row in better)
+    other = " Next, {next[change]} saves {next[gain_pct]:.1f} % for {next[area_pct]:.1f} %." if rest else ""
+    return claim(
+        "The best change is {change}, {gain_pct:.1f} % less time.", "design_space_factors", 8,
+        "It takes {area_pct:.1f} % more silicon." + other + _hot(rows), next=rest[0] if rest else {}, **best,
+    )  # fmt: skip
 
 
 def _hot(rows: Sequence[ChartRow]) -> str:

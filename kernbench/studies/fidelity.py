@@ -32,13 +32,14 @@ from kernbench.runtime_api.bench_runner import run_program
 from kernbench.studies._fidelity_collectives import CALLS, MOST_BYTES, timed_collective
 from kernbench.studies._fidelity_device import device_attention, device_product, refuse_attention
 from kernbench.studies._fidelity_hbm import FULL, measure, stream
+from kernbench.studies._page import cell
 from kernbench.studies._references import TOOLS, Reference, read_references
 from kernbench.studies.ccl import CclStudy
 from kernbench.studies.fidelity_report import REFERENCES, SENSITIVITY, TOGETHER
 from kernbench.studies.gemm import product
 from kernbench.studies.gqa import GqaStudy
 from kernbench.studies.load_curve import PATTERNS, latency_cycles, saturation
-from kernbench.studies.study import LABELS, MACHINE, Parameter, Study, cell, scaled, size_name
+from kernbench.studies.study import LABELS, MACHINE, Parameter, Study, scaled, size_name
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import filterfalse
 from typing import Any
 
 from kernbench.analysis._resources import RESOURCES, kind_of
 from kernbench.analysis._stages import STAGE_ENGINES as PARTS
 from kernbench.points._keys import Row
-from kernbench.studies._findings import Finding, fastest, over
+from kernbench.studies._findings import Finding, claim, ends, fastest, over
 from kernbench.studies.study import Tables, groups, scalars, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
@@ -88,6 +88,7 @@ def _matrix_share(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 SHOWN_TILES = 12
+_IDEAL = "gemm_mac_utilization_theoretical_vs_measured"
 
 
 def _product(row: Mapping[str, Any]) -> str:
@@ -100,7 +101,7 @@ def _packed(row: Mapping[str, Any]) -> bool:
 
 CHARTS = (
     Chart(
-        "gemm_mac_utilization_theoretical_vs_measured",
+        _IDEAL,
         kinds.bars("percent", "shape", by="window", panel="variant", label=".0f"),
         "Useful share of the matrix engine's rate, by staging",
         where=_packed,
@@ -169,7 +170,7 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     return [*_limits(packed), *_launch(packed), *_stagings(packed), *_strided(rows), *_padding(packed), *_ideal(packed)]
 
 
-def _limits(rows: Sequence[Row]) -> list[Finding]:
+def _limits(rows: Sequence[Row]) -> Iterator[Finding]:
     by_work = groups(({**row, "macs": row["m"] * row["k"] * row["n"]} for row in rows), "macs")
     chosen, said, values = by_work[max(by_work)], [], {}
     for row in chosen:
@@ -178,85 +179,66 @@ def _limits(rows: Sequence[Row]) -> list[Finding]:
         busy = min(row[f"occupancy_{engine}"] for engine in engines)
         said.append(f"{row['composite_useful']:.1%} with {row['variant']} ({names} {busy:.0%} busy)")
         values[row["variant"]] = {"utilization": row["composite_useful"], "limiter": names, "busy": busy}
-    best, least = (choose(chosen, key=lambda row: float(row["composite_useful"])) for choose in (max, min))
+    best, least = ends(chosen, "composite_useful")
     text = f"{best['shape']} uses {best['composite_useful']:.1%} of the matrix engine's rate with {best['variant']}"
     text += f", {least['composite_useful']:.1%} with {least['variant']}." if least is not best else "."
-    values = {"shape": chosen[0]["shape"], **values}
-    detail = f"Its composite command reaches {', '.join(said)}."
-    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 7, values, detail)]
+    values = {"shape": best["shape"], **values}
+    yield Finding(text, _IDEAL, 7, values, f"Its composite command reaches {', '.join(said)}.")
 
 
-def _launch(rows: Sequence[Row]) -> list[Finding]:
+def _launch(rows: Sequence[Row]) -> Iterator[Finding]:
     """Size from which launch and completion are a small part of the critical path."""
-    by_size = sorted(rows, key=lambda row: row["latency_ns"])
-    small, large = by_size[0], by_size[-1]
-    if small is large:
-        return []
-    first, last = (row["path_launch_ns"] / row["latency_ns"] for row in (small, large))
-    least, most = (choose(row["path_launch_ns"] for row in rows) for choose in (min, max))
-    text = (
-        f"Launch and completion are {first:.0%} of the smallest product's critical path, {last:.1%} of the largest's."
-    )
-    detail = f"They take {least:,.0f} to {most:,.0f} ns for every product, from {_product(small)} to {_product(large)}."
-    values = {"share_of_smallest": first, "share_of_largest": last, "least_ns": least, "most_ns": most}
-    return [Finding(text, "gemm_stage_breakdown", 6, values, detail)]
+    rows = [{**row, "share": row["path_launch_ns"] / row["latency_ns"], "product": _product(row)} for row in rows]
+    (large, small), (most, least) = ends(rows, "latency_ns"), ends(rows, "path_launch_ns")
+    if small is not large:
+        yield claim(
+            "Launch and completion are {small[share]:.0%} of the smallest product's critical path, "
+            "{large[share]:.1%} of the largest's.", "gemm_stage_breakdown", 6,
+            "They take {least[path_launch_ns]:,.0f} to {most[path_launch_ns]:,.0f} ns for every product, from "
+            "{small[product]} to {large[product]}.", small=small, large=large, least=least, most=most,
+        )  # fmt: skip
 
 
-def _stagings(rows: Sequence[Row]) -> list[Finding]:
+def _stagings(rows: Sequence[Row]) -> Iterator[Finding]:
     by_shape = groups(rows, "shape").values()
     compared = [sorted(of, key=lambda row: row["pe_window_ns"]) for of in by_shape if len(of) > 1]
     if not compared:
-        return []
+        return
     fast, *_, slow = max(compared, key=lambda of: of[-1]["pe_window_ns"] / of[0]["pe_window_ns"])
     read = [row["load_bytes"] + row["dma_in_bytes"] for row in (slow, fast)]
-    ratio = slow["pe_window_ns"] / fast["pe_window_ns"]
-    text = (
-        f"Staging matters most for {fast['shape']}: {slow['variant']} takes {ratio:.2f}x the time of "
-        f"{fast['variant']}, loads included."
-    )
-    detail = (
-        f"It reads {read[0] / read[1]:.1f}x the bytes. Of {len(compared)} shapes, "
-        f"{fastest(of[0]['variant'] for of in compared)}."
-    )
-    values = {
-        "shape": fast["shape"], "fast": fast["variant"], "slow": slow["variant"], "time_ratio": ratio,
-        "bytes_ratio": read[0] / read[1], "shapes": len(compared),
-    }  # fmt: skip
-    return [Finding(text, "gemm_mac_utilization_measured", 5, values, detail)]
+    yield claim(
+        "Staging matters most for {fast[shape]}: {slow[variant]} takes {time_ratio:.2f}x the time of {fast[variant]}, "
+        "loads included.", "gemm_mac_utilization_measured", 5,
+        "It reads {bytes_ratio:.1f}x the bytes. Of {shapes} shapes, {wins}.", fast=fast, slow=slow,
+        time_ratio=slow["pe_window_ns"] / fast["pe_window_ns"], bytes_ratio=read[0] / read[1], shapes=len(compared),
+        wins=fastest(of[0]["variant"] for of in compared),
+    )  # fmt: skip
 
 
-def _strided(rows: Sequence[Row]) -> list[Finding]:
+def _strided(rows: Sequence[Row]) -> Iterator[Finding]:
     slow = over(filterfalse(_packed, rows), filter(_packed, rows), _product, "composite_window_ns", "ratio")
-    if not slow:
-        return []
-    most, least = (choose(slow, key=lambda row: row["ratio"]) for choose in (max, min))
-    text = f"Operands stored row after row take up to {most['ratio']:.1f}x the time of packed ones."
-    stage = max(PATH_PARTS, key=lambda stage: float(most[f"path_{stage}_ns"]))
-    path = f"{PATH_PARTS[stage][0]} {most[f'path_{stage}_ns'] / most['latency_ns']:.0%} of its critical path"
-    detail = f"Most at {_product(most)} ({path}), least at {_product(least)} ({least['ratio']:.2f}x)."
-    values = {
-        "most": _product(most), "most_ratio": most["ratio"], "least": _product(least), "least_ratio": least["ratio"],
-    }  # fmt: skip
-    return [Finding(text, "gemm_strided", 4, values, detail)]
+    if slow:
+        most, least = ends(({**row, "product": _product(row)} for row in slow), "ratio")
+        stage = max(PATH_PARTS, key=lambda stage: float(most[f"path_{stage}_ns"]))
+        yield claim(
+            "Operands stored row after row take up to {most[ratio]:.1f}x the time of packed ones.", "gemm_strided", 4,
+            "Most at {most[product]} ({part} {share:.0%} of its critical path), least at {least[product]} "
+            "({least[ratio]:.2f}x).", most=most, least=least, part=PATH_PARTS[stage][0],
+            share=most[f"path_{stage}_ns"] / most["latency_ns"],
+        )  # fmt: skip
 
 
-def _padding(rows: Sequence[Row]) -> list[Finding]:
-    under = [row for row in rows if row["under_tile"]]
-    if not under:
-        return []
-    row = min(under, key=lambda row: row["composite_useful"] / row["composite_issued"])
-    share = row["composite_useful"] / row["composite_issued"]
-    text = f"{row['shape']} is smaller than a tile: {share:.1%} of what the matrix engine does is useful."
-    return [Finding(text, "", 2, {"shape": row["shape"], "useful": share})]
+def _padding(rows: Sequence[Row]) -> Iterator[Finding]:
+    under = [{**row, "useful": row["composite_useful"] / row["composite_issued"]} for row in rows if row["under_tile"]]
+    if under:
+        text = "{shape} is smaller than a tile: {useful:.1%} of what the matrix engine does is useful."
+        yield claim(text, "", 2, **ends(under, "useful")[1])
 
 
-def _ideal(rows: Sequence[Row]) -> list[Finding]:
-    worst = max(_over_ideal(rows), key=lambda row: abs(row["over_ideal"] - 1))
-    text = f"No product deviates from the ideal by more than {abs(worst['over_ideal'] - 1):.1%}."
-    detail = f"{_product(worst)} takes {worst['composite_window_ns']:,.0f} ns instead of {worst['ideal_ns']:,.0f} ns."
-    names = ("shape", "variant", "over_ideal", "composite_window_ns", "ideal_ns")
-    values = {name: worst[name] for name in names}
-    return [Finding(text, "gemm_mac_utilization_theoretical_vs_measured", 3, values, detail)]
+def _ideal(rows: Sequence[Row]) -> Iterator[Finding]:
+    worst = ends(({**row, "off": abs(row["over_ideal"] - 1)} for row in _over_ideal(rows)), "off")[0]
+    detail = "{shape} {variant} takes {composite_window_ns:,.0f} ns instead of {ideal_ns:,.0f} ns."
+    yield claim("No product deviates from the ideal by more than {off:.1%}.", _IDEAL, 3, detail, **worst)
 
 
 def tables(rows: Sequence[Row]) -> Tables:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.analysis._roofline import Roofs, macs_per_ns
-from kernbench.studies._findings import Finding, first_upper, over
+from kernbench.studies._findings import Finding, claim, ends, first_upper, over
 from kernbench.studies._start_of_work import KERNELS, START_OF_WORK
 from kernbench.studies.study import Tables, groups, table
 from kernbench.topology.builder import Machine
@@ -97,10 +97,6 @@ def _name(row: ChartRow) -> str:
 
 def _way(row: ChartRow) -> str:
     return _RING if row["phase"] == "prefill" else MERGED
-
-
-def _us(row: ChartRow) -> str:
-    return f"{row['makespan_ns'] / 1000:,.2f} us"
 
 
 def _named(rows: Iterable[ChartRow]) -> list[ChartRow]:
@@ -291,8 +287,9 @@ def starts(rows: Sequence[ChartRow]) -> list[ChartRow]:
 
 
 def findings(rows: Sequence[ChartRow]) -> list[Finding]:
+    timed = [{**row, "us": row["makespan_ns"] / 1000} if row.get("makespan_ns") else row for row in rows]
     of_rows = (_limits, _context, _starts, _orders, _chunks, _merges, _copies, _more)
-    return [finding for find in of_rows for finding in find(rows)]
+    return [finding for find in of_rows for finding in find(timed)]
 
 
 def _limits(rows: Sequence[ChartRow]) -> Iterator[Finding]:
@@ -301,39 +298,28 @@ def _limits(rows: Sequence[ChartRow]) -> Iterator[Finding]:
         worst, *rest = sorted(halved, key=lambda row: -float(row["slowdown"]))
         binding = [row for row in rest if row["slowdown"] > worst["slowdown"] - CLOSE]
         shown = (worst, *rest[: len(binding) + 1])
+        said = ", ".join(f"{row['part']} {row['slowdown']:.2f}x" for row in shown)
         yield Finding(
             f"{whole['phase'].capitalize()} at {whole['context']:,} tokens is limited by "
             f"{' and '.join(row['part'] for row in (worst, *binding))}.",
-            "gqa_halving",
-            10 if whole["phase"] == "decode" else 9,
+            "gqa_halving", 10 if whole["phase"] == "decode" else 9,
             {"slowdown": {row["part"]: row["slowdown"] for row in shown}},
-            f"Slowdown with one part at half speed: {', '.join(map(_slowdown, shown))}.{_most(whole)}",
-        )
-
-
-def _slowdown(row: ChartRow) -> str:
-    return f"{row['part']} {row['slowdown']:.2f}x"
+            f"Slowdown with one part at half speed: {said}.{_most(whole)}",
+        )  # fmt: skip
 
 
 def _context(rows: Sequence[ChartRow]) -> Iterator[Finding]:
-    runs = sorted(_simulated(rows, "decode context"), key=lambda row: row["context"])
-    if len(runs) < 2:
+    shares = [{**row, "share": row["bound_ns"] / row["makespan_ns"]} for row in _simulated(rows, "decode context")]
+    if len(shares) < 2:
         return
-    first, last = runs[0], runs[-1]
-    slope = (last["makespan_ns"] - first["makespan_ns"]) / (last["context"] - first["context"])
-    fixed = first["makespan_ns"] - slope * first["context"]
-    yield Finding(
-        f"A decode step reaches {first['bound_ns'] / first['makespan_ns']:.0%} of its bound at {first['context']:,} "
-        f"tokens, {last['bound_ns'] / last['makespan_ns']:.0%} at {last['context']:,}.",
-        "gqa_latency_by_context",
-        8,
-        {
-            "bound_ns_over_time": {row["context"]: row["bound_ns"] / row["makespan_ns"] for row in (first, last)},
-            "fixed_ns": fixed,
-        },
-        f"It takes {_us(first)} and {_us(last)}, of which {fixed / 1000:,.2f} us do not depend on the context."
-        f"{_most(first)}",
-    )
+    last, first = ends(shares, "context")
+    slope = (last["us"] - first["us"]) / (last["context"] - first["context"])
+    yield claim(
+        "A decode step reaches {first[share]:.0%} of its bound at {first[context]:,} tokens, {last[share]:.0%} at "
+        "{last[context]:,}.", "gqa_latency_by_context", 8,
+        "It takes {first[us]:,.2f} us and {last[us]:,.2f} us, of which {fixed_us:,.2f} us do not depend on the context."
+        + _most(first), first=first, last=last, fixed_us=first["us"] - slope * first["context"],
+    )  # fmt: skip
 
 
 def _starts(rows: Sequence[ChartRow]) -> Iterator[Finding]:
@@ -342,112 +328,73 @@ def _starts(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     free, paid = ([row for row in times if row["host"] == host] for host in ("none", "gpu_launch"))
     if not paid:
         return
-    short, long = (choose(paid, key=lambda row: int(row["nbytes"])) for choose in (min, max))
+    long, short = ends(paid, "nbytes")
     base = next(row["launches_ns"] for row in free if row["nbytes"] == short["nbytes"])
-    saved = f"with {long['nbytes']:,} B, the graph saves {1 - long['graph_ns'] / long['launches_ns']:.0%}"
-    yield Finding(
-        f"With measured costs of a launch, a short kernel takes {short['launches_ns'] / 1000:,.2f} us instead of "
-        f"{base / 1000:,.2f} us.",
-        "",
-        7.5,
-        {
-            "nbytes": short["nbytes"],
-            "launches_ns": short["launches_ns"],
-            "free_ns": base,
-            "graph_ns": short["graph_ns"],
-        },
-        f"Each PE reads {short['nbytes']:,} B; with preset gpu_launch the host prepares launches one after another. In "
-        f"a graph of {KERNELS} kernels, each takes {short['graph_ns'] / 1000:,.2f} us; {saved}.",
-    )
+    yield claim(
+        "With measured costs of a launch, a short kernel takes {launched_us:,.2f} us instead of {free_us:,.2f} us.",
+        "", 7.5,
+        "Each PE reads {short[nbytes]:,} B; with preset gpu_launch the host prepares launches one after another. In "
+        "a graph of {kernels} kernels, each takes {graph_us:,.2f} us; with {long[nbytes]:,} B, the graph saves "
+        "{saved:.0%}.", launched_us=short["launches_ns"] / 1000, free_us=base / 1000, short=short, kernels=KERNELS,
+        graph_us=short["graph_ns"] / 1000, long=long, saved=1 - long["graph_ns"] / long["launches_ns"],
+    )  # fmt: skip
 
 
 def _orders(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     """Compare the orders of tokens at the shortest prompt that ran in several, and the chain against the ring."""
-    several = {n: runs for n, runs in groups(_simulated(rows, "prefill"), "context").items() if len(runs) > 1}
+    runs = [{**row, "kind": "ring" if row["ring"] else "chain"} for row in _simulated(rows, "prefill")]
+    several = {n: own for n, own in groups(runs, "context").items() if len(own) > 1}
     if not several:
         return
-    context = min(several)
-    best, *others = _ascending(several[context])
-    times = ", ".join(f"{row['order']} {_kind(row)} {row['makespan_ns'] / best['makespan_ns']:.2f}x" for row in others)
-    yield Finding(
-        f"Prefill of {context:,} tokens is fastest in {best['order']} order along a {_kind(best)}.",
-        "gqa_overlap",
-        6,
-        {
-            "context": context,
-            "makespan_ns": {f"{row['order']} {_kind(row)}": row["makespan_ns"] for row in (best, *others)},
-        },
-        f"It takes {_us(best)}; {times}.{_cause(others[-1], best)}",
-    )
-
-
-def _kind(row: ChartRow) -> str:
-    return "ring" if row["ring"] else "chain"
-
-
-_COMPARED = ("makespan_ns", "sent_bytes")
+    best, *others = _ascending(several[min(several)])
+    times = ", ".join(f"{row['order']} {row['kind']} {row['makespan_ns'] / best['makespan_ns']:.2f}x" for row in others)
+    text = "Prefill of {context:,} tokens is fastest in {order} order along a {kind}."
+    yield claim(text, "gqa_overlap", 6, f"It takes {{us:,.2f}} us; {times}.{_cause(others[-1], best)}", **best)
 
 
 def _chunks(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     by_queries = sorted(groups(_simulated(rows, "chunk"), "queries").items())
-    ways = {int(n): {_way(row): row for row in runs} for n, runs in by_queries}
+    ways = {int(n): {_way(row): {**row, "mb": row["sent_bytes"] / 1e6} for row in runs} for n, runs in by_queries}
     pairs = {n: (runs[MERGED], runs[_RING]) for n, runs in ways.items() if len(runs) == 2}
     if not pairs:
         return
     n, (merged, ring) = next(iter(pairs.items()))
     wins = [n for n, (a, b) in pairs.items() if a["makespan_ns"] < b["makespan_ns"]]
-    upto = f"up to {wins[-1]} query tokens" if wins else "at no size that was run"
-    yield Finding(
-        f"Merging parts is faster than sending K and V around a ring {upto}.",
-        "gqa_ring_against_merge",
-        7,
-        {
-            "context": merged["context"],
-            "queries": n,
-            "faster_up_to": wins[-1] if wins else 0,
-            **{f"{way}_{name}": row[name] for way, row in (("merge", merged), ("ring", ring)) for name in _COMPARED},
-        },
-        f"With {n} on {merged['context']:,} tokens it takes {_us(merged)} against {_us(ring)} and sends "
-        f"{merged['sent_bytes'] / 1e6:,.1f} MB, not {ring['sent_bytes'] / 1e6:,.1f}: parts grow with the chunk, K and "
-        "V with the context.",
-    )
+    upto = "up to {most} query tokens" if wins else "at no size that was run"
+    yield claim(
+        f"Merging parts is faster than sending K and V around a ring {upto}.", "gqa_ring_against_merge", 7,
+        "With {queries} on {merge[context]:,} tokens it takes {merge[us]:,.2f} us against {ring[us]:,.2f} us and sends "
+        "{merge[mb]:,.1f} MB, not {ring[mb]:,.1f}: parts grow with the chunk, K and V with the context.",
+        most=wins[-1] if wins else 0, queries=n, merge=merged, ring=ring,
+    )  # fmt: skip
 
 
 def _merges(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     runs = _ascending(_simulated(rows, "decode merge"))
     if len(runs) > 1:
         best, worst = runs[0], runs[-1]
-        yield Finding(
-            f"{best['merge']} merges {best['ranks']} parts fastest.",
-            "gqa_merges",
-            3,
-            {"context": best["context"], "makespan_ns": {row["merge"]: row["makespan_ns"] for row in (best, worst)}},
-            f"The step at {best['context']:,} tokens takes {_us(best)}, with {worst['merge']} {_us(worst)}."
-            f"{_cause(worst, best)}",
-        )
+        yield claim(
+            "{best[merge]} merges {best[ranks]} parts fastest.", "gqa_merges", 3,
+            "The step at {best[context]:,} tokens takes {best[us]:,.2f} us, with {worst[merge]} {worst[us]:,.2f} us."
+            + _cause(worst, best), best=best, worst=worst,
+        )  # fmt: skip
 
 
 def _copies(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     runs = _simulated(rows, "query heads")
     pairs = [
-        (few, whole)
+        {"few": few, "whole": whole, "ratio": few["makespan_ns"] / whole["makespan_ns"]}
         for whole in runs
         for few in runs
         if few["query_heads"] < whole["query_heads"] == whole["group"] and few["sips"] == whole["sips"]
     ]
-    if not pairs:
-        return
-    few, whole = max(pairs, key=lambda pair: pair[0]["makespan_ns"] / pair[1]["makespan_ns"])
-    copies, sips = few["group"] // few["query_heads"], few["sips"]
-    ratio = few["makespan_ns"] / whole["makespan_ns"]
-    yield Finding(
-        f"On {sips} SIP{'s' * (sips > 1)}, {copies} copies of K and V take "
-        f"{ratio:.2f}x the time of one copy over {whole['ranks']} PEs.",
-        "gqa_query_heads",
-        4,
-        {"sips": sips, "copies": copies, "ratio": ratio, "ranks": whole["ranks"]},
-        _cause(few, whole),
-    )
+    if pairs:
+        few, whole, ratio = ends(pairs, "ratio")[0].values()
+        yield claim(
+            f"On {{sips}} SIP{'s' * (few['sips'] > 1)}, {{copies}} copies of K and V take {{ratio:.2f}}x the time of "
+            "one copy over {ranks} PEs.", "gqa_query_heads", 4, _cause(few, whole).lstrip(), ratio=ratio,
+            sips=few["sips"], copies=few["group"] // few["query_heads"], ranks=whole["ranks"],
+        )  # fmt: skip
 
 
 def _more(rows: Sequence[ChartRow]) -> Iterator[Finding]:
@@ -456,16 +403,17 @@ def _more(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     if len(apart) < 2:
         return
     first, last = apart[0], apart[-1]
-    more = last["sips"] * last["cubes"] / (first["sips"] * first["cubes"])
-    faster = first["makespan_ns"] / last["makespan_ns"]
-    values = {"context": first["context"], "more": more, "faster": faster}
-    text = f"{more:.0f}x the PEs make a decode step at {first['context']:,} tokens {faster:.1f}x as fast."
-    detail = f"It takes {_us(first)} and {_us(last)}.{_most(last)}"
+    detail, ratios = "It takes {first[us]:,.2f} us and {last[us]:,.2f} us." + _most(last), {}
     for span in (row for row in runs if row["span"]):
         for twin in [row for row in apart if (row["sips"], row["cubes"]) == (span["sips"], span["cubes"])][:1]:
-            factor = values["span_ratio"] = span["makespan_ns"] / twin["makespan_ns"]
-            detail += f" Sharing tokens over {span['sips']} SIPs takes {factor:.1f}x the time.{_cause(span, twin)}"
-    yield Finding(text, "gqa_scaling", 5, values, detail)
+            ratios["span_ratio"] = span["makespan_ns"] / twin["makespan_ns"]
+            detail += f" Sharing tokens over {span['sips']} SIPs takes {{span_ratio:.1f}}x the time."
+            detail += _cause(span, twin)
+    yield claim(
+        "{more:.0f}x the PEs make a decode step at {first[context]:,} tokens {faster:.1f}x as fast.", "gqa_scaling", 5,
+        detail, more=last["sips"] * last["cubes"] / (first["sips"] * first["cubes"]), first=first, last=last,
+        faster=first["makespan_ns"] / last["makespan_ns"], **ratios,
+    )  # fmt: skip
 
 
 def _cause(slow: ChartRow, fast: ChartRow) -> str:

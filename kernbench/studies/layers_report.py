@@ -11,7 +11,7 @@ from kernbench.analysis._resources import attribution
 from kernbench.analysis._roofline import Roofs, macs_per_ns
 from kernbench.ops.matmul import PLACEMENTS
 from kernbench.points._keys import Row
-from kernbench.studies._findings import Finding, fastest
+from kernbench.studies._findings import Finding, claim, ends, fastest
 from kernbench.studies.study import Tables, groups, table
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
@@ -256,18 +256,14 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 def _winners(compared: Mapping[str, Sequence[Row]]) -> list[Finding]:
     if not compared:
         return []
-    worst = max(compared.values(), key=lambda runs: runs[-1]["makespan_ns"] / runs[0]["makespan_ns"])
-    ratio = worst[-1]["makespan_ns"] / worst[0]["makespan_ns"]
-    text = f"Of {len(compared)} layers {fastest(runs[0]['placement'] for runs in compared.values())}."
-    detail = (
-        f"The wrong placement costs up to {ratio:.0f}x: {worst[0]['layer']} with {worst[-1]['placement']} instead of "
-        f"{worst[0]['placement']} has {_reasons(worst[-1], worst[0])}."
-    )
-    values = {
-        "wins": dict(Counter(runs[0]["placement"] for runs in compared.values())), "worst_ratio": ratio,
-        "layer": worst[0]["layer"], "fast": worst[0]["placement"], "slow": worst[-1]["placement"],
-    }  # fmt: skip
-    return [Finding(text, "layers_over_bound", 7, values, detail)]
+    fast, *_, slow = max(compared.values(), key=lambda runs: runs[-1]["makespan_ns"] / runs[0]["makespan_ns"])
+    return [claim(
+        "Of {layers} layers {wins}.", "layers_over_bound", 7,
+        "The wrong placement costs up to {ratio:.0f}x: {slow[layer]} with {slow[placement]} instead of "
+        f"{{fast[placement]}} has {_reasons(slow, fast)}.", layers=len(compared), slow=slow, fast=fast,
+        wins=fastest(runs[0]["placement"] for runs in compared.values()),
+        ratio=slow["makespan_ns"] / fast["makespan_ns"],
+    )]  # fmt: skip
 
 
 def _examples(compared: Mapping[str, Sequence[Row]]) -> list[Sequence[Row]]:
@@ -280,14 +276,13 @@ def _examples(compared: Mapping[str, Sequence[Row]]) -> list[Sequence[Row]]:
 
 def _example(runs: Sequence[Row]) -> Finding:
     first, second = runs[0], runs[1]
-    ratio = second["makespan_ns"] / first["makespan_ns"]
-    text = f"{first['layer']} is fastest in {first['placement']}; {second['placement']} takes {ratio:.2f}x the time."
-    detail = (
-        f"{first['shape']} takes {first['makespan_ns'] / 1000:,.1f} us in {first['placement']}; {second['placement']} "
-        f"has {_reasons(second, first)}."
-    )
-    values = {name: first[name] for name in ("layer", "shape", "placement", "makespan_ns")}
-    return Finding(text, "layers_over_bound", 4, {**values, "second": second["placement"], "ratio": ratio}, detail)
+    return claim(
+        "{first[layer]} is fastest in {first[placement]}; {second[placement]} takes {ratio:.2f}x the time.",
+        "layers_over_bound", 4,
+        "{first[shape]} takes {us:,.1f} us in {first[placement]}; {second[placement]} has "
+        f"{_reasons(second, first)}.", first=first, second=second, us=first["makespan_ns"] / 1000,
+        ratio=second["makespan_ns"] / first["makespan_ns"],
+    )  # fmt: skip
 
 
 def _reasons(row: Row, first: Row) -> str:
@@ -308,12 +303,13 @@ def _reasons(row: Row, first: Row) -> str:
 def _utilization(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
     if len(ranked) < 2:
         return []
-    low, *_, high = sorted((runs[0] for runs in ranked.values()), key=lambda row: row["utilization"])
-    text = f"Layers use between {low['utilization']:.2%} and {high['utilization']:.1%} of the SIP's matrix rate."
-    detail = f"Least {low['layer']}, most {high['layer']}, which is {_work(high) / _work(low):,.0f}x the work."
-    values = {"low": low["utilization"], "low_layer": low["layer"]}
-    values |= {"high": high["utilization"], "high_layer": high["layer"]}
-    return [Finding(text, "layers_utilization", 6, values, detail)]
+    high, low = ends((runs[0] for runs in ranked.values()), "utilization")
+    return [claim(
+        "Layers use between {low[utilization]:.2%} and {high[utilization]:.1%} of the SIP's matrix rate.",
+        "layers_utilization", 6,
+        "Least {low[layer]}, most {high[layer]}, which is {ratio:,.0f}x the work.", low=low, high=high,
+        ratio=_work(high) / _work(low),
+    )]  # fmt: skip
 
 
 def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
@@ -321,20 +317,15 @@ def _links(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
     if not fastest:
         return []
     name, n = Counter(attribution("serialization", row["hottest_link"]).group for row in fastest).most_common(1)[0]
-    most = max(fastest, key=lambda row: row["hottest_busy"])
     full = sum(row["hottest_busy"] >= 0.8 for row in fastest)
-    middle = median(row["hottest_busy"] for row in fastest)
-    have = "has" if full < 2 else "have"
-    text = f"{full or 'None'} of {len(fastest)} layers {have} a link that is busy 80% of the time."
-    detail = (
-        f"In the fastest placement; the most is {most['hottest_busy']:.0%}, for {most['layer']}. The hottest link of "
-        f"the median layer is busy {middle:.0%}, and it is a {name} for {n}."
-    )
-    values = {
-        "full_layers": full, "layers": len(fastest), "most_layer": most["layer"], "most_busy": most["hottest_busy"],
-        "median_busy": middle, "link": name, "link_layers": n,
-    }  # fmt: skip
-    return [Finding(text, "layers_link_kinds", 5, values, detail)]
+    return [claim(
+        f"{full or 'None'} of {{layers}} layers {'has' if full < 2 else 'have'} a link that is busy 80% of the time.",
+        "layers_link_kinds", 5,
+        "In the fastest placement; the most is {most[hottest_busy]:.0%}, for {most[layer]}. The hottest link of the "
+        "median layer is busy {median_busy:.0%}, and it is a {link} for {link_layers}.", layers=len(fastest), link=name,
+        most=ends(fastest, "hottest_busy")[0], link_layers=n,
+        median_busy=median(row["hottest_busy"] for row in fastest),
+    )]  # fmt: skip
 
 
 def _on_path(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
@@ -343,26 +334,19 @@ def _on_path(ranked: Mapping[str, Sequence[Row]]) -> list[Finding]:
         return []
     first = [max(PATH_RESOURCES, key=lambda part: float(row[f"path_{part}_ns"])) for row in rows]
     (part, n), *_ = Counter(first).most_common(1)
-    shares = {row["layer"]: row[f"path_{part}_ns"] / row["makespan_ns"] for row in rows}
-    most = max(shares, key=lambda layer: shares[layer])
-    text = f"The largest part of the critical path is {PATH_RESOURCES[part][0]} for {n} of {len(rows)} layers."
-    detail = f"In the fastest placement; the largest share is {shares[most]:.0%}, for {most}."
-    values = {
-        "part": PATH_RESOURCES[part][0],
-        "part_layers": n,
-        "layers": len(rows),
-        "layer": most,
-        "share": shares[most],
-    }
-    return [Finding(text, "layers_path", 5.5, values, detail)]
+    most = ends(({**row, "share": row[f"path_{part}_ns"] / row["makespan_ns"]} for row in rows), "share")[0]
+    text = "The largest part of the critical path is {part} for {part_layers} of {layers} layers."
+    detail = "In the fastest placement; the largest share is {share:.0%}, for {layer}."
+    named = {**most, "part": PATH_RESOURCES[part][0], "part_layers": n, "layers": len(rows)}
+    return [claim(text, "layers_path", 5.5, detail, **named)]
 
 
 def _left_out(rows: Sequence[Row]) -> list[Finding]:
     left = [row for row in rows if row["left_out"]]
     if not left:
         return []
-    text = f"{len(left)} of {len(rows)} points do not fit in HBM and have no time."
-    return [Finding(text, "", 1, {"left_out": len(left), "points": len(rows)}, "The table names them.")]
+    text = "{left_out} of {points} points do not fit in HBM and have no time."
+    return [claim(text, "", 1, "The table names them.", left_out=len(left), points=len(rows))]
 
 
 def tables(rows: Sequence[Row]) -> Tables:

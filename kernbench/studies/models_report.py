@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.points._keys import Row
-from kernbench.studies._findings import Finding
+from kernbench.studies._findings import Finding, claim, ends
 from kernbench.studies.study import Tables, groups, scalars, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
@@ -236,36 +236,32 @@ def findings(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 
 def _experts(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    found = sorted(filter(_has_experts, own), key=lambda row: row["wait_ns"])
-    if len(found) < 2:
-        return
-    even, skewed = found[0], found[-1]
-    slower, wait = skewed["latency_ns"] / even["latency_ns"], skewed["wait_ns"] / skewed["latency_ns"]
-    yield Finding(
-        f"{skewed['run']}: {slower:.2f}x the time of balanced experts, {wait:.0%} of it waiting for the busiest ones.",
-        "models_experts",
-        3.9,
-        {"run": skewed["run"], "slower": slower, "wait": wait, "time_us": skewed["time_us"]},
-        f"It takes {skewed['time_us']:,.1f} us, against {even['time_us']:,.1f} us. The exchange of tokens takes "
-        f"{skewed['exchange_ns'] / 1000:,.1f} us, against {even['exchange_ns'] / 1000:,.1f} us; the wait is not in it.",
-    )
+    waits = [
+        {**row, "exchange_us": row["exchange_ns"] / 1000, "wait": row["wait_ns"] / row["latency_ns"]}
+        for row in own
+        if _has_experts(row)
+    ]
+    if len(waits) > 1:
+        skewed, even = ends(waits, "wait_ns")
+        yield claim(
+            "{skewed[run]}: {slower:.2f}x the time of balanced experts, {skewed[wait]:.0%} of it waiting for the "
+            "busiest ones.", "models_experts", 3.9,
+            "It takes {skewed[time_us]:,.1f} us, against {even[time_us]:,.1f} us. The exchange of tokens takes "
+            "{skewed[exchange_us]:,.1f} us, against {even[exchange_us]:,.1f} us; the wait is not in it.",
+            skewed=skewed, even=even, slower=skewed["latency_ns"] / even["latency_ns"],
+        )  # fmt: skip
 
 
 def _over_sips(runs: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    first, *_, last = sorted(runs, key=lambda row: row["tp"]) * (2 if len(runs) == 1 else 1)
-    if first["tp"] == last["tp"]:
-        return
-    factor, sips = first["latency_ns"] / last["latency_ns"], last["tp"] // first["tp"]
-    least = last["products_ns"] / last["bound_ns"]
-    yield Finding(
-        f"{first['title']}: {sips}x the SIPs make it {factor:.1f}x as fast.",
-        "models_scaling",
-        5,
-        {"title": first["title"], "sips": sips, "speedup": factor, "time_us": last["time_us"], "over_bound": least},
-        f"{last['tp']} SIPs take {last['time_us']:,.1f} us, against {first['time_us']:,.1f} us on {first['tp']}. "
-        f"All-reduces take {last['all_reduce_ns'] / last['latency_ns']:.0%}, and products {least:.1f}x the bound "
-        f"({first['products_ns'] / first['bound_ns']:.1f}x before).",
-    )
+    last, first = ends(({**row, "products": row["products_ns"] / row["bound_ns"]} for row in runs), "tp")
+    if first["tp"] < last["tp"]:
+        yield claim(
+            "{first[title]}: {sips}x the SIPs make it {speedup:.1f}x as fast.", "models_scaling", 5,
+            "{last[tp]} SIPs take {last[time_us]:,.1f} us, against {first[time_us]:,.1f} us on {first[tp]}. "
+            "All-reduces take {share:.0%}, and products {last[products]:.1f}x the bound ({first[products]:.1f}x "
+            "before).", first=first, last=last, sips=last["tp"] // first["tp"],
+            speedup=first["latency_ns"] / last["latency_ns"], share=last["all_reduce_ns"] / last["latency_ns"],
+        )  # fmt: skip
 
 
 def _why(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -315,34 +311,24 @@ def _hidden(own: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         return
     x = max(tried, key=lambda x: x["share"] / 2 - x["saved"])
     if x["share"] / 2 - x["saved"] > 0.03:
-        yield Finding(
-            f"{x['run']}: {x['change']} twice as fast saves {x['saved_pct']:.0f} %, not {x['share_pct'] / 2:.0f} %.",
-            "models_changes",
-            2,
-            {name: x[name] for name in ("run", "change", "share_pct", "saved_pct")},
-            f"It is {x['share_pct']:.0f} % of the critical path; what ran at the same time then limits.",
-        )
+        yield claim(
+            "{run}: {change} twice as fast saves {saved_pct:.0f} %, not {half_pct:.0f} %.", "models_changes", 2,
+            "It is {share_pct:.0f} % of the critical path; what ran at the same time then limits.",
+            half_pct=x["share_pct"] / 2, **x,
+        )  # fmt: skip
 
 
 def _elsewhere(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     others = _machines(rows)
     if not others:
         return
-    slow, fast = (choose(others, key=lambda x: x["ratio"]) for choose in (max, min))
-    yield Finding(
-        f"{slow['run']} takes {slow['ratio']:.1f}x the time on {slow['on']}.",
-        "models_machines",
-        2.8,
-        {name: slow[name] for name in ("run", "on", "ratio", "time_us")},
-        f"It takes {slow['time_us']:,.1f} us there.",
-    )
+    slow, fast = ends(others, "ratio")
+    text = "{run} takes {ratio:.1f}x the time on {on}."
+    yield claim(text, "models_machines", 2.8, "It takes {time_us:,.1f} us there.", **slow)
     if fast["ratio"] < 0.95:
         own = next(x for x in rows if _own(x) and (x["title"], x["tp"]) == (fast["title"], fast["tp"]))
-        yield Finding(
-            f"{fast['run']} takes {fast['ratio']:.2f}x the time on {fast['on']}.",
-            "models_machines",
-            3.5,
-            {"run": fast["run"], "on": fast["on"], "ratio": fast["ratio"], "limit": own["limit"]},
-            f"On {own['on']}, the largest part of its critical path is {own['limit']} "
-            f"({own['reasons'][0]['share']:.0%}).",
-        )
+        yield claim(
+            "{run} takes {ratio:.2f}x the time on {on}.", "models_machines", 3.5,
+            "On {ours[on]}, the largest part of its critical path is {ours[limit]} ({share:.0%}).", ours=own,
+            share=own["reasons"][0]["share"], **fast,
+        )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kernbench.analysis._transfer import TRANSFER_PARTS
-from kernbench.studies._findings import Finding
+from kernbench.studies._findings import Finding, claim, ends
 from kernbench.studies.study import Tables, groups, size_name, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
@@ -138,99 +138,75 @@ def side_by_side(rows: Sequence[ChartRow]) -> list[ChartRow]:
 
 
 def _messages(pairs: Sequence[ChartRow]) -> Iterator[Finding]:
-    """Compare the smallest and the largest message with a load, and where a message gains most and least."""
-    whole = sorted(
-        (pair for pair in pairs if {"message", "load"} <= pair.keys()), key=lambda pair: pair["message"] / pair["load"]
-    )
-    if not whole:
-        return
-    best, worst = whole[0], whole[-1]
-    text = (
-        f"{size_name(best['nbytes'])} over {best['route']} take {best['message']:,.1f} ns as a message, "
-        f"{best['load']:,.1f} ns as a load."
-    )
-    detail = "A message crosses the path once, a load crosses it twice and reads HBM."
-    if worst["message"] > worst["load"]:
-        detail += (
-            f" {size_name(worst['nbytes'])} over {worst['route']} take {worst['message']:,.1f} against "
-            f"{worst['load']:,.1f} ns: a message is written to a slot in TCM and read again."
+    """Compare messages with loads, where a message gains most and least."""
+    both = [
+        {**pair, "size": size_name(pair["nbytes"]), "ratio": pair["message"] / pair["load"]}
+        for pair in pairs
+        if {"message", "load"} <= pair.keys()
+    ]
+    if both:
+        worst, best = ends(both, "ratio")
+        slower = (
+            " {worst[size]} over {worst[route]} take {worst[message]:,.1f} against {worst[load]:,.1f} ns: a message is "
+            "written to a slot in TCM and read again."
         )
-    names = ("route", "nbytes", "message", "load")
-    values = {which: {name: pair[name] for name in names} for which, pair in (("best", best), ("worst", worst))}
-    yield Finding(text, "probe_pe_to_pe", 2.7, values, detail)
+        yield claim(
+            "{best[size]} over {best[route]} take {best[message]:,.1f} ns as a message, {best[load]:,.1f} ns as a "
+            "load.", "probe_pe_to_pe", 2.7,
+            "A message crosses the path once, a load crosses it twice and reads HBM."
+            + slower * (worst["ratio"] > 1), best=best, worst=worst,
+        )  # fmt: skip
 
 
 def _latency(single: Sequence[ChartRow]) -> Iterator[Finding]:
     if not single:
         return
-    off = max(abs(row["queueing_ns"]) for row in single)
-    agreed = f"the largest error is {off:,.3f} ns" if off else "all equal their closed form to the picosecond"
+    off, n = max(abs(row["queueing_ns"]) for row in single), len(single)
+    agreed = "the largest error is {error_ns:,.3f} ns" if off else "all equal their closed form to the picosecond"
+    yield claim(f"{{transfers}} single transfers: {agreed}.", "", 1, transfers=n, error_ns=off)
     small, most = _smallest(single), max(row["nbytes"] for row in single)
-    near, far = (choose(small, key=lambda row: row["last_end_ns"]) for choose in (min, max))
-    part, least = max(TRANSFER_PARTS, key=lambda name: far[f"{name}_ns"]), near["nbytes"]
-    ends = (("near", near), ("far", far))
-    yield Finding(
-        f"{size_name(least)} take {near['last_end_ns']:,.0f} to {far['last_end_ns']:,.0f} ns.",
-        "probe_single_parts",
-        3,
-        {"nbytes": least, **{f"{which}_{name}": row[name] for which, row in ends for name in ("case", "last_end_ns")}},
-        f"Least {near['case']}, most {far['case']}: {far[f'{part}_ns'] / far['last_end_ns']:.0%} of it is {part}.",
-    )
-    yield Finding(f"{len(single)} single transfers: {agreed}.", "", 1, {"transfers": len(single), "error_ns": off})
-    if most > least:
-        poor = min(small, key=lambda row: row["path_utilization"])
-        worst = min(row["path_utilization"] for row in single if row["nbytes"] == most)
-        yield Finding(
-            f"{poor['case']} reaches {poor['path_utilization']:.0%} of its slowest link with {size_name(least)}.",
-            "probe_single_bandwidth",
-            2.5,
-            {
-                "case": poor["case"],
-                "nbytes": least,
-                "share": poor["path_utilization"],
-                "most_bytes": most,
-                "least": worst,
-            },
-            f"With {size_name(most)} every route reaches at least {worst:.0%}.",
-        )
+    far, near = ends(small, "last_end_ns")
+    part, size = max(TRANSFER_PARTS, key=lambda name: far[f"{name}_ns"]), size_name(near["nbytes"])
+    yield claim(
+        "{size} take {near[last_end_ns]:,.0f} to {far[last_end_ns]:,.0f} ns.", "probe_single_parts", 3,
+        "Least {near[case]}, most {far[case]}: {share:.0%} of it is {part}.", size=size, near=near, far=far, part=part,
+        share=far[f"{part}_ns"] / far["last_end_ns"],
+    )  # fmt: skip
+    if most > near["nbytes"]:
+        poor = ends(small, "path_utilization")[1]
+        worst = ends([row for row in single if row["nbytes"] == most], "path_utilization")[1]
+        yield claim(
+            "{poor[case]} reaches {poor[path_utilization]:.0%} of its slowest link with {size}.",
+            "probe_single_bandwidth", 2.5, "With {large} every route reaches at least {worst[path_utilization]:.0%}.",
+            poor=poor, size=size, large=size_name(most), worst=worst,
+        )  # fmt: skip
 
 
 def _congestion(patterns: Sequence[ChartRow]) -> Iterator[Finding]:
     """Find the pattern that is furthest below fair streams, at its largest size."""
-    largest = list({row["case"]: row for row in sorted(patterns, key=lambda row: row["nbytes"])}.values())
-    if not largest:
+    largest = {row["case"]: row for row in sorted(patterns, key=lambda row: row["nbytes"])}.values()
+    named = [{**row, "name": _name(row), "slowdown": row["mean_ns"] / row["alone_ns"]} for row in largest]
+    if not named:
         return
-    worst, *others = sorted(largest, key=lambda row: row["fair_utilization"])
-    slow = max(largest, key=lambda row: row["mean_ns"] / row["alone_ns"])
-    rest = f" Every other pattern reaches at least {others[0]['fair_utilization']:.0%}." if others else ""
-    yield Finding(
-        f"{_name(worst)} carries {worst['fair_utilization']:.0%} of what fair streams carry.",
-        "probe_pattern_bandwidth",
-        4,
-        {name: worst[name] for name in ("case", "nbytes", "bandwidth_gbs", "fair_utilization")},
-        f"It carries {worst['bandwidth_gbs']:,.0f} GB/s.{rest}",
-    )
-    yield Finding(
-        f"{_name(slow)}: a transfer takes {slow['mean_ns'] / slow['alone_ns']:,.0f}x its uncontended time.",
-        _links(slow["case"]),
-        2,
-        {name: slow[name] for name in ("case", "nbytes", "mean_ns", "alone_ns", "hottest_link", "hottest_share")},
-        f"{slow['hottest_link']} is busy {slow['hottest_share']:.0%}.",
-    )
+    worst, *others = sorted(named, key=lambda row: row["fair_utilization"])
+    rest = " Every other pattern reaches at least {next[fair_utilization]:.0%}." if others else ""
+    yield claim(
+        "{name} carries {fair_utilization:.0%} of what fair streams carry.", "probe_pattern_bandwidth", 4,
+        "It carries {bandwidth_gbs:,.0f} GB/s." + rest, **worst, next=others[0] if others else {},
+    )  # fmt: skip
+    slow = ends(named, "slowdown")[0]
+    text = "{name}: a transfer takes {slowdown:,.0f}x its uncontended time."
+    yield claim(text, _links(slow["case"]), 2, "{hottest_link} is busy {hottest_share:.0%}.", **slow)
 
 
 def _directions(patterns: Sequence[ChartRow]) -> Iterator[Finding]:
     """Find the pattern that depends most on whether it reads or writes."""
-    same = [{row["kind"]: row for row in rows} for rows in groups(patterns, "route", "nbytes").values()]
-    pairs = [(both["read"], both["write"]) for both in same if len(both) == 2]
-    if not pairs:
-        return
-    pair = max(pairs, key=lambda pair: abs(pair[0]["last_end_ns"] / pair[1]["last_end_ns"] - 1))
-    fast, slow = sorted(pair, key=lambda row: row["last_end_ns"])
-    gap = slow["last_end_ns"] / fast["last_end_ns"] - 1
-    yield Finding(
-        f"{slow['route']} at {size_name(slow['nbytes'])}: {slow['kind']}s take {gap:.0%} longer than {fast['kind']}s.",
-        _links(slow["case"]),
-        2.2,
-        {"route": slow["route"], "nbytes": slow["nbytes"], "slow": slow["kind"], "longer_by": gap},
-    )
+    same = [sorted(rows, key=lambda row: row["last_end_ns"]) for rows in groups(patterns, "route", "nbytes").values()]
+    pairs = [
+        {"fast": fast, "slow": slow, "longer_by": slow["last_end_ns"] / fast["last_end_ns"] - 1}
+        for fast, slow in (rows for rows in same if {row["kind"] for row in rows} == {"read", "write"})
+    ]
+    if pairs:
+        most = ends(pairs, "longer_by")[0]
+        text = "{slow[route]} at {size}: {slow[kind]}s take {longer_by:.0%} longer than {fast[kind]}s."
+        yield claim(text, _links(most["slow"]["case"]), 2.2, size=size_name(most["slow"]["nbytes"]), **most)

@@ -14,7 +14,7 @@ from kernbench.serving import Policy, generate, run
 from kernbench.serving._models import fields_of
 from kernbench.serving._steps import COLUMNS as PART_COLUMNS
 from kernbench.serving._steps import StepTable
-from kernbench.studies._findings import Finding, first_upper
+from kernbench.studies._findings import Finding, claim, ends, first_upper
 from kernbench.studies.study import Tables, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
@@ -253,17 +253,15 @@ def _who(best: Sequence[Row], limits: Mapping[str, Any], weight: float) -> Findi
 
 
 def _why(own: Sequence[Row], weight: float) -> Finding:
-    longest = max(own, key=lambda row: row["ms"])
     shares = {row["on"]: [(what, ns / 1e6 / row["ms"]) for what, ns in row["causes"].items()][:3] for row in own}
     detail = [
         f"{row['on']}: {row['ms']:.3g} ms, of which {', '.join(f'{what} {x:.0%}' for what, x in shares[row['on']])}."
         for row in own
     ]
-    model, on, ms, (what, share) = longest["model"], longest["on"], longest["ms"], shares[longest["on"]][0]
-    return Finding(
-        f"A full step of {model} on {on} takes {ms:.3g} ms; {what} takes {share:.0%} of it.", "serving_causes",
-        weight, {"model": model, "on": on, "ms": ms, "limit": what, "share": share}, " ".join(detail),
-    )  # fmt: skip
+    longest = ends(own, "ms")[0]
+    limit, share = shares[longest["on"]][0]
+    text = "A full step of {model} on {on} takes {ms:.3g} ms; {limit} takes {share:.0%} of it."
+    return claim(text, "serving_causes", weight, " ".join(detail), limit=limit, share=share, **longest)
 
 
 def _first(gains: Sequence[Row]) -> Iterator[Finding]:
@@ -293,15 +291,14 @@ def _predicted(row: Row | None) -> str:
 def _alone(curves: Sequence[Row]) -> Iterator[Finding]:
     for rank, (model, own) in enumerate(groups(curves, "model").items()):
         light = [min(x, key=lambda row: row["rate"]) for x in groups(own, "on").values()]
-        first, *_, last = sorted(light, key=lambda row: -row["user"]) * (2 if len(light) == 1 else 1)
-        if first is last:
-            continue
-        said = [f"{x['on']}: {x['user']:,.0f} tokens/s at {x['rate']:.2g} requests/s per SIP." for x in light]
-        yield Finding(
-            f"With few users, {model} answers {first['user'] / last['user']:.1f}x as fast on {first['on']} as on "
-            f"{last['on']}.",
-            "serving_pareto", 7 - rank, {"model": model, **{x["on"]: x["user"] for x in light}}, " ".join(said),
-        )  # fmt: skip
+        first, last = ends(light, "user")
+        if first is not last:
+            said = [f"{x['on']}: {x['user']:,.0f} tokens/s at {x['rate']:.2g} requests/s per SIP." for x in light]
+            yield claim(
+                "With few users, {model} answers {ratio:.1f}x as fast on {first[on]} as on {last[on]}.",
+                "serving_pareto", 7 - rank, " ".join(said), model=model, first=first, last=last,
+                ratio=first["user"] / last["user"],
+            )  # fmt: skip
 
 
 def tables(rows: Sequence[Mapping[str, Any]]) -> Tables:

@@ -13,11 +13,10 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from html import escape
-from importlib.metadata import version
-from math import isnan, isqrt
+from math import isqrt
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from kernbench._registry import STUDIES, hint
 from kernbench._units import KIB, MIB
@@ -25,9 +24,10 @@ from kernbench.config._files import damaged, read_json, write_text
 from kernbench.config._rules import DIMENSIONS
 from kernbench.errors import ArgumentError, ConfigError, MissingFileError, PointError, StateError
 from kernbench.points._cache import default_cache
-from kernbench.points._keys import Row, code_version, machine_of
+from kernbench.points._keys import Row, machine_of
 from kernbench.runtime_api.bench_runner import run_program
-from kernbench.studies._findings import FINDINGS_FILE, MOST_FINDINGS, Finding
+from kernbench.studies._findings import FINDINGS_FILE, MOST_FINDINGS, Finding, R
+from kernbench.studies._page import MOST_ROWS, file_of, page_of
 from kernbench.sweeps._plan import Plan, Point
 from kernbench.sweeps._runner import run_points
 from kernbench.sweeps._worker import OK
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from kernbench.topology.builder import Machine
 
 Tables: TypeAlias = "dict[str, pd.DataFrame]"  # by heading
-R = TypeVar("R", bound=Mapping[str, Any])  # a row
-MOST_ROWS = 100  # of a table on the page
 _ROW = "row"
 MACHINE = "machine"  # in a point: what it changes in the machine, path by path
 LABELS = "labels"  # in a point: columns of its row that the simulation does not depend on
@@ -434,53 +432,22 @@ class Report:
                 self._drawn[chart.name] = paths[1].read_bytes()
                 written += paths
         tables = {heading: shown for heading, shown in study.tables(self.rows).items() if len(shown)}
-        long = {_file(heading): shown for heading, shown in tables.items() if len(shown) > MOST_ROWS}
+        long = {file_of(heading): shown for heading, shown in tables.items() if len(shown) > MOST_ROWS}
         written += [write_text(folder / file, as_csv(shown)) for file, shown in long.items()]
-        return [write_text(folder / study.page, "\n".join(self._page(drawn, tables)) + "\n"), *written]
+        return [write_text(folder / study.page, page_of(self, drawn, tables)), *written]
 
     @property
-    def _head(self) -> str:
+    def head(self) -> str:
+        """Number of points and hash of the machine, in words."""
         return f"{len(self.rows)} points, machine {self.machine.hash[:12]}"
-
-    def _page(self, drawn: Mapping[str, Chart], tables: Tables) -> list[str]:
-        study, shown = self.study, set()
-        lines = [f"# {study.title}", ""]
-        for number, finding in enumerate(self.findings, 1):
-            lines += [f"**{number}. {finding.text}**", "", *([finding.detail, ""] if finding.detail else [])]
-            if finding.chart in drawn and finding.chart not in shown:
-                shown.add(finding.chart)
-                lines += _figure(drawn[finding.chart], self.rows)
-        rest = [chart for name, chart in drawn.items() if name not in shown]
-        if rest:
-            lines += ["## More figures", ""]
-            for chart in rest:
-                lines += _figure(chart, self.rows)
-        for heading, shown_rows in tables.items():
-            file = _file(heading)
-            long = [f"{len(shown_rows)} rows, in [{file}]({file})."] if len(shown_rows) > MOST_ROWS else []
-            lines += [f"## {heading}", "", *(long or _markdown(shown_rows, study.columns)), ""]
-        refused = study.refused(self.machine, **self.parameters)
-        if refused:
-            lines += ["## Refused", "", *(f"- {name}: {why}" for name, why in refused.items()), ""]
-        used = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.parameters.items())
-        lines += ["## Method", "", study.method or (study.__doc__ or "").strip(), ""]
-        lines += [f"Parameters: {used}.", ""] if used else []
-        code = self.rows[0]["code_version"] if self.rows else code_version()
-        made_by = f"kernbench {version('kernbench')}, code {code}."
-        source = Path(self.machine.source).name  # a page is the same wherever its machine's file is
-        return [*lines, f"{self._head} ({source}), {made_by}"]
 
     def _repr_html_(self) -> str:
         items = "".join(f"<li><b>{escape(finding.text)}</b> {escape(finding.detail)}</li>" for finding in self.findings)
-        return f"<p><b>{escape(self.study.title)}</b>: {escape(self._head)}</p><ol>{items}</ol>"
+        return f"<p><b>{escape(self.study.title)}</b>: {escape(self.head)}</p><ol>{items}</ol>"
 
     def __repr__(self) -> str:
         findings = [f"{i}. {finding}" for i, finding in enumerate(self.findings, 1)]
-        return "\n".join([f"{self.study.title}: {self._head}", *findings])
-
-
-def _file(heading: str) -> str:
-    return f"{heading.lower().replace(' ', '_')}.csv"
+        return "\n".join([f"{self.study.title}: {self.head}", *findings])
 
 
 def as_csv(rows: Sequence[Row] | pd.DataFrame) -> str:
@@ -512,32 +479,6 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = Non
 
 def scalars(row: Mapping[str, Any]) -> Row:
     return {name: value for name, value in row.items() if not isinstance(value, (dict, list))}
-
-
-def _figure(chart: Chart, rows: Sequence[Row]) -> list[str]:
-    heading = chart.heading(rows)
-    return [f"![{heading}]({chart.name}.svg)", "", *([chart.caption, ""] if chart.caption else [])]
-
-
-def _markdown(table: pd.DataFrame, columns: Mapping[str, Column]) -> list[str]:
-    names = [columns[name].title if name in columns else str(name) for name in table.columns]
-    lines = [f"| {' | '.join(names)} |", f"|{'|'.join(' ---: ' if is_numeric(table[c]) else ' --- ' for c in table)}|"]
-    return [*lines, *(f"| {' | '.join(map(cell, values))} |" for values in table.itertuples(index=False))]
-
-
-def is_numeric(column: pd.Series) -> bool:
-    import pandas as pd
-
-    return bool(pd.api.types.is_numeric_dtype(column))
-
-
-def cell(value: object) -> str:
-    """Format a value of a table: four digits, thousands apart; empty if missing."""
-    if value is None or (isinstance(value, float) and isnan(value)):
-        return ""
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 _SCHEMA_VERSION = 2

@@ -104,10 +104,8 @@ def test_more_cubes_that_do_not_pay_are_explained_by_the_resource_that_takes_lon
     assert said.detail == "In product, HBM slice takes 900 ns instead of 400, most at hbm of 4x4."
     assert set(grid["dies"]) == {9}
     assert said.values == {
-        "step": "cube mesh from 4x2 to 4x4",
-        "gain_pct": pytest.approx(-20),
-        "cost_pct": pytest.approx(100),
-    }
+        "before": "4x2", "after": "4x4", "more_pct": pytest.approx(20), "cost_pct": pytest.approx(100),
+    }  # fmt: skip
 
 
 def test_the_front_skips_machines_that_are_hardly_faster():

@@ -59,7 +59,8 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
     decide = {
         "units.py": "", "analysis/why.py": "",
         "sim_engine/_core.pyx": "", "presets/small.yaml": "", "studies/data/shapes.csv": "",
-        "studies/own.py": f"{imports}from kernbench.studies.study import Study\n",
+        "studies/own.py": f"{imports}from kernbench.studies.study import Study\n"
+        "from kernbench.studies._page import cell\n",
         "studies/work.py": "import kernbench.studies.cases\nfrom kernbench.sweeps._measure import area\n"
         "from kernbench.sweeps._plan import make_plan\nfrom kernbench.torch._models import Calls\n",
         "studies/cases.py": "", "sweeps/_measure.py": "",
@@ -76,6 +77,7 @@ def test_what_decides_the_rows_of_a_study_is_its_code_and_nothing_else(tmp_path,
         "sweeps/_plan.py",
         "studies/own_report.py",
         "studies/study.py",
+        "studies/_page.py",
         "studies/another.py",
         "analysis/_what_if/_predictions.py",
     )
