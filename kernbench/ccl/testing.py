@@ -229,7 +229,8 @@ class _Participant(MockBackend):
     def receive(self) -> list[tuple[_Participant, Queue]]:
         """Match messages and receives, and consume full slots; return the (peer, queue)s that get credits."""
         try:
-            self.inbox.match(0, settled=True)
+            while self.inbox.match(0, settled=True) is not None:
+                pass
         except KernelError as fault:
             self.fault = self.fault or fault
         credited = []
@@ -252,9 +253,9 @@ class _Participant(MockBackend):
         return self._release(slot)
 
     def _release(self, slot: Slot) -> list[tuple[_Participant, Queue]]:
-        receive = slot.message.receive
+        receive, sender = slot.message.receive, slot.message.queue
         assert receive is not None
-        slot.message.queue.credits += len(receive.queue.release(slot))
+        sender.credits += receive.queue.release(slot)
         return [self.peers[receive.queue]]
 
     def _complete(self, receive: Receive) -> None:
@@ -283,9 +284,8 @@ def _deliver(senders: list[tuple[_Participant, Queue]]) -> None:
         sender, queue = senders.pop()
         receiver, ring = sender.peers[queue]
         while queue.outbox and queue.credits:
-            message, slot = queue.outbox[0], Slot()
-            slot.fill(message)
-            receiver.inbox.arrive(ring, slot, next(_arrivals))
+            message = queue.outbox[0]
+            receiver.inbox.arrive(ring, queue.fill(message), next(_arrivals))
             if message.left == message.parts:
                 queue.outbox.pop(0)
         senders += receiver.receive()

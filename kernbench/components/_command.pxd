@@ -8,6 +8,8 @@ cdef class Value:
     cdef public int64_t nbytes, maker, done_by, done_ps
     cdef public int pending
     cdef public bint dropped
+    @cython.locals(nbytes=int64_t, size=int64_t, sizes=tuple)
+    cpdef opens(self, shape, dtype)
 # A dataclass that is compiled has its fields in this order.
 cdef class Command:
     cdef public str name
@@ -19,6 +21,7 @@ cdef class Command:
     cdef public tuple waiters
     cdef public int64_t id
     cdef public bint atomic, releases
+    cpdef opens(self, name, inputs, output, compute, tag)
     cpdef touches(self)
 cdef class Load(Command):
     cdef public bint tiled

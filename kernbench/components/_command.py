@@ -36,9 +36,16 @@ class Value:
     def __init__(
         self, shape: tuple[int, ...], dtype: DType, array: np.ndarray | None = None, done_ps: int = -1
     ) -> None:
-        self.shape, self.dtype, self.array, self.done_ps = shape, dtype, array, done_ps
+        self.opens(shape, dtype)
+        self.array, self.done_ps = array, done_ps
+
+    def opens(self, shape: Any, dtype: Any) -> None:
+        """Set the fields of a result, of an object that compiled code has made without `__init__`."""
+        sizes: tuple[int, ...] = shape
+        self.shape, self.dtype, self.done_ps = sizes, dtype, -1
+        self.array = None
         nbytes = dtype.itemsize
-        for size in shape:
+        for size in sizes:
             nbytes *= size
         self.nbytes = nbytes
         self.pending, self.dropped, self.maker, self.done_by = 0, False, -1, 0
@@ -122,6 +129,13 @@ class Command:
     atomic: bool = field(default=False, init=False)
     releases: bool = field(default=False, init=False)
     writes: ClassVar[bool] = False
+
+    def opens(self, name: Any, inputs: Any, output: Any, compute: Any, tag: Any) -> None:
+        """As of a `Value`; without memory and flops."""
+        self.name, self.inputs, self.output, self.compute, self.tag = name, inputs, output, compute, tag
+        self.flops, self.runs, self.waiters = 0, (), ()
+        self.done_ps = self.id = -1
+        self.done_by, self.atomic, self.releases = 0, False, False
 
     def touches(self) -> Sequence[AccessSpan]:
         """Virtual memory that the command accesses, as (start, end, whether it writes)."""

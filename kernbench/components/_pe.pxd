@@ -26,7 +26,7 @@ cdef class Job:
     cpdef result(self)
     cpdef int64_t ready_at(self, stage) except -2
     cpdef serve(self, stage, int64_t ready)
-    @cython.locals(command=Command, output=Value, program=PeProgram)
+    @cython.locals(command=Command, output=Value, program=PeProgram, waiters=tuple)
     cpdef finish(self, int64_t t, int64_t by)
 
 
@@ -56,7 +56,7 @@ cdef class PeProgram(Callee):
     cpdef submit(self, Command command)
     @cython.locals(at=int64_t, tcm=PeTcm)
     cpdef _place(self, Value output, Job job)
-    @cython.locals(command=Command, t=int64_t, by=int64_t)
+    @cython.locals(command=Command, value=Value, t=int64_t, by=int64_t)
     cpdef block(self, on)
     cpdef _check_caller(self)
     cpdef completed(self, int64_t t, int64_t by)

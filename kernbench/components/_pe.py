@@ -226,10 +226,12 @@ class Job:
             if self.pe.data:
                 output.array = self.result()
             output.done_ps, output.done_by = t, by
-            waiters += output.waiters
-            output.waiters = ()
+            if output.waiters:
+                waiters += output.waiters
+                output.waiters = ()
         command.done_ps, command.done_by = t, by
-        command.waiters = ()
+        if waiters:
+            command.waiters = ()
         self.pe.completed(command, t)
         if self.program is not None:
             self.program.completed(t, by)
@@ -292,10 +294,13 @@ class PeProgram(Callee):
             self._hub = self._greenlet.parent = hub
             self._leave = hub.switch
         self._follow(self.core.now, self._woken_by)
+        self.core.running = self
         try:
             self._enter()
         except Exception as error:
             raise _located(error, self.pe) from error
+        finally:
+            self.core.running = None
         if self.ended:
             self._maybe_end(self.issued, self._cause)
 
@@ -309,6 +314,7 @@ class PeProgram(Callee):
 
     def stop(self) -> None:
         if not self._greenlet.dead:
+            self.core.running = self
             self._greenlet.throw(Stopped)
 
     def submit(self, command: Command) -> None:
@@ -363,10 +369,14 @@ class PeProgram(Callee):
         if isinstance(on, Command):
             command = on
             t, by = command.done_ps, command.done_by
+            if t < 0:
+                command.waiters = (*command.waiters, self) if command.waiters else (self,)
         else:
-            t, by = on.done_ps, on.done_by
+            value: Value = on
+            t, by = value.done_ps, value.done_by
+            if t < 0:
+                value.waiters = (*value.waiters, self) if value.waiters else (self,)
         if t < 0:
-            on.waiters += (self,)
             self._wait(on)
         elif t > self.core.now:
             self._wake(t, by)
@@ -375,7 +385,7 @@ class PeProgram(Callee):
             self._follow(t, by)
 
     def _check_caller(self) -> None:
-        if getcurrent() is not self._greenlet:
+        if self.core.running is not self:
             raise KernelError(
                 f"a tl or tile of {self.pe.name}, kernel {self.launch.name!r}, is used outside of its program; use the "
                 "tl that the kernel gets, and pass values to other programs through memory or queues"
@@ -451,7 +461,7 @@ class PeProgram(Callee):
         return "\n    ".join(lines)
 
     def location(self) -> str:
-        frame = user_frame(sys._getframe() if getcurrent() is self._greenlet else self._greenlet.gr_frame)
+        frame = user_frame(sys._getframe() if self.core.running is self else self._greenlet.gr_frame)
         line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
 

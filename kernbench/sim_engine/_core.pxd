@@ -123,6 +123,7 @@ cdef class Flit:
 cdef class Core:
     cdef readonly int64_t now, events, reservations
     cdef public list hops
+    cdef public object running
     cdef public Waits waits
     cdef public bint live, credits
     cdef Calendar calendar

@@ -417,7 +417,7 @@ cdef class Core:
 
     `now` is in ps; `events` counts processed entries, `reservations` the flits served by links. With `hops` (a list)
     every service of a flit is kept. With `live`, links keep track of gaps ahead of the clock, for `busy_by`. `waits`
-    records where messages waited.
+    records where messages waited. `running` is the program that runs now.
 
     An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
     (see `_python_core`). `latest` is the last place of this instant that anything has reached: a flit without latency
@@ -876,20 +876,28 @@ cdef class Core:
             if k and link.merges:
                 if link.last >= now:
                     # The previous train has flits to arrive, and regains the link if this one gives it back.
-                    claim = Claim.__new__(Claim)
+                    claim = link.claims
+                    if claim is None or claim.last >= now:
+                        claim = Claim.__new__(Claim)
+                        claim.before, link.claims = link.claims, claim
+                    else:
+                        claim.before = None  # all flits of the old ones have arrived
                     claim.train, claim.k, claim.number = link.claim_train, link.claim_k, link.claim_number
-                    claim.last, claim.before, link.claims = link.last, link.claims, claim
+                    claim.last = link.last
                     while claim.before is not None and claim.before.last >= now:
                         claim = claim.before
                     claim.before = None
                 link.claim_train, link.claim_k, link.claim_number, link.last = train, k, came, tail
             came = number
-            d = link.ps(size)
+            d = link.flit_ps if size == link.flit_bytes else link.ps(size)
             start = free if free > head else head
             if start + <double>n * <double>(d if d > step else step) + link.lat >= <double>LIMIT:
                 raise _too_late(start + <double>n * <double>d + link.lat)
             key, served_wait, come_wait = link.served_key, link.served_wait, wait
-            wait = self.waited(link, train.key, wait, head, start)
+            if wait == UNKNOWN:
+                link.served_key, link.served_wait = train.key, UNKNOWN
+            else:
+                wait = self.waited(link, train.key, wait, head, start)
             if free <= head and single and (step <= d or wait == come_wait):
                 head += d + link.lat
                 if step < d:

@@ -126,7 +126,7 @@ class Core:
 
     `now` is in ps; `events` counts processed entries, `reservations` the flits served by links. With `hops` (a list)
     every service of a flit is kept. `live` enables `busy_by` during a run, which needs no bookkeeping here. `waits`
-    records where messages waited.
+    records where messages waited. `running` is the program that runs now.
     """
 
     def __init__(self) -> None:
@@ -134,6 +134,7 @@ class Core:
         self.live = self.credits = False
         self.hops: list[Hop] | None = None
         self.waits: Waits | None = None
+        self.running: object = None
         self._calendar: list[tuple[int, int, int, _Callback, Any]] = []
         self._scheduled = count(1)
         self._left = count(1)

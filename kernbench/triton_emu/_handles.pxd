@@ -21,4 +21,5 @@ cdef class Tile(Tensor):
     cdef public Program _tl
     cdef public object dtype, _access, _places, _undefined
     cdef public Recv _recv
+    cpdef opens(self, Program tl, Value value)
     cpdef _with(self, str name, other)

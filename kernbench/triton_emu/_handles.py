@@ -258,13 +258,22 @@ class Tile(Tensor):
         base: Tile | None = None,
         places: Places | None = None,
     ) -> None:
-        self._tl = tl
-        self._held, self._constant, self._base, self._places = value, constant, base, places
-        self.shape: Shape = self._held.shape if shape is None else shape
-        self.dtype: DType = self._held.dtype
+        self.opens(tl, value)
+        self._constant, self._base, self._places = constant, base, places
+        if shape is not None:
+            self.shape = shape
+        if base is not None:
+            self._recv: Recv | None = base._recv
+
+    def opens(self, tl: Program, value: Value) -> None:
+        """Set the fields for the result of a command, of an object that compiled code has made without `__init__`."""
+        self._tl, self._held, self._constant = tl, value, False
+        self._base = self._places = None
+        self.shape = value.shape
+        self.dtype: DType = value.dtype
         self._access: Access | None = None
         self._undefined: np.ndarray | None = None  # elements that depend on masked-off ones
-        self._recv: Recv | None = base._recv if base is not None else None
+        self._recv = None
 
     def __del__(self) -> None:
         if self._constant or self._base is not None or not self._tl._open:

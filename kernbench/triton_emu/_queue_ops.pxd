@@ -9,9 +9,9 @@ cdef class Arrival(Pending):
     cdef public Tile tile
 
 
-@cython.locals(value=Value)
+@cython.locals(value=Value, command=Send)
 cdef _send(Program tl, str dir, Tile tile)
-@cython.locals(out=Value, tile=Tile)
+@cython.locals(out=Value, tile=Tile, command=Recv)
 cdef Tile _receive(Program tl, dir, tuple sizes, dtype, bint consume)
 @cython.locals(tile=Tile)
 cdef Tile _received(Program tl, dir, tuple sizes, dtype, bint consume)

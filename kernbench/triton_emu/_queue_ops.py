@@ -73,7 +73,10 @@ def _send(tl: Program, dir: str, tile: Tile) -> None:
         tl._own(tile)
     value = tile._held if tile._places is None else tile._value
     encode = tile.dtype.encode if tl._data else None
-    tl._backend.submit(Send("send", (value,), None, encode, 0, dir, (), dir, value.nbytes, value.dtype))
+    command = Send.__new__(Send)
+    command.opens("send", (value,), None, encode, dir)
+    command.direction, command.nbytes, command.dtype = dir, value.nbytes, value.dtype
+    tl._backend.submit(command)
 
 
 def recv(
@@ -177,11 +180,16 @@ def copy(tl: Program, x: Tile) -> Tile:
 
 def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Tile:
     dt: DType = float16 if dtype is None else as_dtype(dtype)
-    out = Value(sizes, dt)
+    out = Value.__new__(Value)
+    out.opens(sizes, dt)
     decode = partial(dt.decode, shape=sizes) if tl._data else None
-    tile = Tile(tl, out)
-    tile._recv = Recv("recv", (), out, decode, 0, dir or "any", (), dir, out.nbytes, consume)
-    tl._backend.submit(tile._recv)
+    command = Recv.__new__(Recv)
+    command.opens("recv", (), out, decode, dir or "any")
+    command.direction, command.nbytes, command.consume, command.came_from = dir, out.nbytes, consume, ""
+    tile = Tile.__new__(Tile)
+    tile.opens(tl, out)
+    tile._recv = command
+    tl._backend.submit(command)
     return tile
 
 

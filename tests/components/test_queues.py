@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kernbench.analysis._records import CREDIT, HELD, MOVE, PART
 from kernbench.ccl.diagnostics import pointer_dump, rings
 from kernbench.components._command import Recv, Send
-from kernbench.components.builtin.queues import Inbox, Queue, Slot
+from kernbench.components.builtin.queues import Inbox, Queue
 from kernbench.errors import AllocationError, IpcqDeadlock, IpcqInvalidDirection, KernbenchError, KernelError
 from kernbench.sim_engine._observer import Observer
 from kernbench.sim_engine._transaction import Transaction
@@ -237,12 +237,12 @@ def test_messages_of_one_instant_are_taken_in_turn():
     inbox = Inbox()
     queues = {name: Queue(name, name, 4, 64) for name in ("W", "E", "N")}
     for queue in (*queues.values(), *queues.values()):
-        slot = Slot()
-        slot.fill(inbox.message(None, Send("send", nbytes=4, direction=queue.name), None, queues))
-        inbox.arrive(queue, slot, 7)
+        message = inbox.message(None, Send("send", nbytes=4, direction=queue.name), None, queues)
+        inbox.arrive(queue, queue.fill(message), 7)
     for _ in range(6):
         inbox.waiting.append(inbox.receive(None, Recv("recv", nbytes=4), None, queues))
-    assert [receive.queue.name for receive in inbox.match(0, settled=True)] == ["W", "E", "N"] * 2
+    matched = iter(lambda: inbox.match(0, settled=True), None)
+    assert [receive.queue.name for receive in matched] == ["W", "E", "N"] * 2
 
 
 def test_a_look_leaves_the_message():

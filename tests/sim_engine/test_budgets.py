@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from kernbench._units import flits
 from kernbench.sim_engine._network import ENGINE, Clock
 from kernbench.sim_engine._transaction import Transaction
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology._naming import pe_dma
 from kernbench.topology.builder import resolve_topology
+from tests.components import queues_under_test
 from tests.components.one_pe import gemm, pointer, run
 from tests.reference.traffic import play, random_machine, random_traffic
 from tests.sim_engine.adapter import Engine
@@ -111,17 +114,35 @@ def test_a_request_at_a_cache_takes_few_objects_and_four_events():
     assert events == {"core": 4, "definition": 19}[ENGINE]
 
 
-def cycles_of(copies: int) -> int:
-    """Run copies of 4 KiB in memory; return how many objects only the cycle collector frees after them."""
-
+def copies(n: int) -> GraphEngine:
     def kernel(tl) -> None:
-        for i in range(copies):
+        for i in range(n):
             tl.store(pointer(8192 * i), tl.load(pointer(8192 * i + 4096), shape=(2048,)))
 
+    return run(kernel)
+
+
+def messages(n: int) -> GraphEngine:
+    """Send `n` messages of a slot from each of two PEs to the other, one by one."""
+
+    def swap(direction: str):
+        def kernel(tl) -> None:
+            mine = tl.full((2048,), 1.0, dtype=tl.float16) + 0
+            for _ in range(n):
+                tl.send(direction, mine)
+                tl.recv(direction, shape=(2048,))
+
+        return kernel
+
+    return queues_under_test.run({(0, 0, 0): swap("E"), (1, 0, 0): swap("W")}, (queues_under_test.FAR,))
+
+
+def cycles_of(work: Callable[[int], GraphEngine], n: int) -> int:
+    """Return how many objects only the cycle collector frees after some work."""
     gc.collect()
     gc.disable()
     try:
-        engine = run(kernel)
+        engine = work(n)
         found = gc.collect()
     finally:
         gc.enable()
@@ -129,9 +150,16 @@ def cycles_of(copies: int) -> int:
     return found
 
 
-def test_commands_leave_no_reference_cycles():
-    cycles_of(1)  # what is made once, on first use
-    assert cycles_of(40) == cycles_of(4)
+@pytest.mark.parametrize("work", [copies, messages])
+def test_commands_leave_no_reference_cycles(work):
+    cycles_of(work, 1)  # what is made once, on first use
+    assert cycles_of(work, 40) == cycles_of(work, 4)
+
+
+def test_a_message_between_pes_takes_five_events_in_the_core():
+    # It leaves, arrives, is in its slot and is received; its credit arrives. The definition has one a flit and link.
+    events = (messages(60).env.events - messages(20).env.events) / 80
+    assert events == {"core": 5, "definition": 205}[ENGINE]
 
 
 def test_an_idle_clock_does_nothing():

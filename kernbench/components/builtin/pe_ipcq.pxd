@@ -20,13 +20,11 @@ cdef int _SEND, _RECV, _SLOT
 
 
 cdef class QueuePart(Slot):
-    cdef public int64_t arrived_ps, credit_key, credit_ps, key, pa, read_ps, sent_ps, ready_ps
+    cdef public int64_t arrived_ps, credit_id, credit_index, credit_key, credit_ps, key, pa, read_ps, sent_ps, ready_ps
     cdef public int64_t cause, second, third, move, credit_number, written_by, in_by, read_by, freed_by
-    cdef public bint loaded
-    cdef public PeQueue queue
+    cdef public bint loaded, written
+    cdef public PeQueue queue, sender
     cdef public Route route, back
-    cdef public QueuePart by
-    cpdef opens(self, Message message)
 
 
 cdef class PeQueue(Queue):
@@ -39,7 +37,6 @@ cdef class PeQueue(Queue):
     cdef public list credited_ps, credited_by
     cdef public bint in_tcm
     cdef public list leaving
-    cdef public dict written
     cdef public Route route, credit_route, down
     cdef public Callee receiver
     cpdef int64_t carried(self, int64_t nbytes)
@@ -47,13 +44,14 @@ cdef class PeQueue(Queue):
 
 cdef class PeIpcq(Callee):
     cdef public Pe pe
-    cdef public object engine, name, network, component, observers
+    cdef public object engine, name, network, component
+    cdef public list observers
     cdef public OpLog log
     cdef public PeFetchStore _ports
     cdef public Core core
     cdef public dict sets, setup_ps, _by_ring
     cdef public Inbox inbox
-    cdef public int64_t _write_free, _read_free, _deciding, _written_by, _read_by, _write_port, _read_port
+    cdef public int64_t _write_free, _read_free, _deciding, _matching, _written_by, _read_by, _write_port, _read_port
     @cython.locals(first=PeQueue, job=Receive)
     cpdef Receive receive(self, Recv command, PeProgram program, dict queues)
     @cython.locals(now=int64_t, message=Message)
@@ -66,15 +64,16 @@ cdef class PeIpcq(Callee):
     cpdef _leave(self, PeQueue queue)
     @cython.locals(arbiter=CArbiter, route=Route, cause=int64_t, second=int64_t)
     cpdef _depart(self, QueuePart slot, PeQueue queue)
-    @cython.locals(now=int64_t, begun=int64_t, service=int64_t, cause=int64_t, second=int64_t)
+    @cython.locals(slot=QueuePart)
+    cpdef landed(self, arg)
+    @cython.locals(now=int64_t, sender=PeQueue, begun=int64_t, service=int64_t, cause=int64_t, second=int64_t)
     cpdef reached(self, QueuePart slot)
-    @cython.locals(sender=PeQueue, queue=PeQueue, written=dict, by=int64_t)
+    @cython.locals(sender=PeQueue, queue=PeQueue, by=int64_t)
     cpdef _in_slot(self, QueuePart slot)
     @cython.locals(now=int64_t, message=Message, whole=int64_t)
     cpdef _arrive(self, PeQueue queue, QueuePart slot, int64_t by)
-    cpdef post(self, Receive job)
-    @cython.locals(now=int64_t, job=Receive)
-    cpdef _match(self, bint settled)
+    @cython.locals(now=int64_t, inbox=Inbox, job=Receive)
+    cpdef match(self, bint settled=*)
     @cython.locals(now=int64_t, end=int64_t, message=Message, command=Recv, slot=QueuePart, cause=int64_t, second=int64_t, third=int64_t)
     cpdef _take(self, Receive job)
     @cython.locals(queue=PeQueue, t=int64_t)
@@ -85,7 +84,7 @@ cdef class PeIpcq(Callee):
     @cython.locals(log=OpLog)
     cpdef int64_t _log_read(self, Receive job, QueuePart slot, int64_t end) except -1
     cpdef release(self, QueuePart slot, int64_t t, int64_t by)
-    @cython.locals(queue=PeQueue, first=QueuePart, back=Route, key=int64_t, arbiter=CArbiter)
+    @cython.locals(queue=PeQueue, first=QueuePart, back=Route, key=int64_t, arbiter=CArbiter, receive=Receive, command=int64_t, freed=int64_t, number=int64_t)
     cpdef _release(self, QueuePart slot)
-    @cython.locals(queue=PeQueue, route=Route, slot=QueuePart, key=int64_t)
-    cpdef credited(self, QueuePart first)
+    @cython.locals(queue=PeQueue, by=int64_t, place=int64_t)
+    cpdef credited(self, QueuePart slot)

@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 
 
 class QueuePart(Slot):
-    """A part in flight to the slot at `pa`, and its credit in flight back.
+    """The slot at `pa` of the ring that `sender` fills: the part in flight to it, and its credit in flight back.
 
-    `queue` is the receiver's, set on arrival. `move` and `credit_number` are the log's numbers of the part and of its
-    credit. `cause`, `second` and `third` are the causes of its departure, since `ready_ps`; `written_by`, `in_by` and
-    `read_by` are the events of its way into the slot and out of it, `freed_by` the event that freed the slot.
+    `queue` is the receiver's, set on arrival. A part that is `written` waits for those before it. `move` and
+    `credit_number` are the log's numbers of the part and of its credit. `cause`, `second` and `third` are the causes of
+    its departure, since `ready_ps`; `written_by`, `in_by` and `read_by` are the events of its way into the slot and out
+    of it, `freed_by` the event that freed it. Command `credit_id` and part `credit_index` sent the credit.
     """
 
     __slots__ = (
-        "arrived_ps", "back", "by", "cause", "credit_key", "credit_number", "credit_ps", "freed_by", "in_by",
-        "key", "loaded", "move", "pa", "queue", "read_by", "read_ps", "ready_ps", "route", "second", "sent_ps", "third",
-        "written_by",
+        "arrived_ps", "back", "cause", "credit_id", "credit_index", "credit_key", "credit_number", "credit_ps",
+        "freed_by", "in_by", "key", "loaded", "move", "pa", "queue", "read_by", "read_ps", "ready_ps", "route",
+        "second", "sender", "sent_ps", "third", "written", "written_by",
     )  # fmt: skip
 
-    def opens(self, message: Message) -> None:
-        self.fill(message)
-        # Its ring, the routes of the part and of its credit, and the slot whose release sent the credit.
+    def __init__(self, sender: PeQueue, pa: int) -> None:
+        self.sender, self.pa = sender, pa
         self.queue: Any = None
+        # The routes of the part and of its credit.
         self.route: Any = None
         self.back: Any = None
-        self.by: QueuePart | None = None
-        self.pa = self.credit_key = self.credit_ps = -1
+        self.credit_key = self.credit_ps = self.credit_id = self.credit_index = -1
         self.sent_ps = self.arrived_ps = self.read_ps = self.key = -1
         self.move = self.credit_number = self.ready_ps = -1
         self.cause = self.second = self.third = self.written_by = self.in_by = self.read_by = self.freed_by = NONE
-        self.loaded = False
+        self.loaded = self.written = False
 
 
 class PeQueue(Queue):
@@ -69,8 +69,7 @@ class PeQueue(Queue):
     __slots__ = (
         "chunk_ps", "credit_bytes", "credit_route", "credited_by", "credited_ps", "down", "given_by", "given_ps",
         "in_tcm", "leaving", "left_by", "left_ps", "matched_by", "matched_ps", "other", "payload", "peer", "peer_pa",
-        "receiver", "ring_pa",
-        "route", "spec", "wake_ps", "written",
+        "receiver", "ring_pa", "route", "spec", "wake_ps",
     )  # fmt: skip
 
     def __init__(self, owner: PeIpcq, spec: QueueSpec, key: str) -> None:
@@ -89,11 +88,13 @@ class PeQueue(Queue):
             self.receiver = owner.engine.sums.setdefault((key, spec.direction, spec.summed), new)
         self.chunk_ps, self.payload = ns_to_ps(spec.chunk_ns), spec.payload
         self.leaving: list[QueuePart] = []
-        self.written: dict[int, QueuePart] = {}
         self.wake_ps = -1
         self.given_ps = self.left_ps = self.matched_ps = -1
         self.given_by = self.left_by = self.matched_by = NONE
         self.credited_ps, self.credited_by = [-1] * spec.n_slots, [NONE] * spec.n_slots
+
+    def slot(self) -> QueuePart:
+        return QueuePart(self, self.peer_pa + len(self.slots) * self.slot_bytes)
 
     def carried(self, nbytes: int) -> int:
         """Bytes on links for `nbytes` of a message."""
@@ -127,7 +128,7 @@ class PeIpcq(Callee):
         self._write_port, self._read_port = (
             self.log.place(f"{pe.name}.pe_fetch_store.{port}") for port in ("store", "fetch")
         )
-        self._deciding = -1
+        self._deciding = self._matching = -1
         self._by_ring: dict[int, PeQueue] = {}
 
     # -- installation
@@ -168,7 +169,7 @@ class PeIpcq(Callee):
 
     def receive(self, command: Recv, program: PeProgram | None, queues: Mapping[str, PeQueue]) -> Receive:
         job = self.inbox.receive(self.pe, command, program, queues)
-        first: PeQueue = job.queues[0]
+        first: PeQueue = job.queues[0] if job.queues else job.queue
         # A message of one slot in TCM is used in place.
         job.stays = command.consume and first.in_tcm and command.nbytes <= first.slot_bytes
         return job
@@ -198,9 +199,8 @@ class PeIpcq(Callee):
 
     def _give_slot(self, queue: PeQueue, message: Message) -> None:
         """Assign a slot to the next part of a message; it leaves at once, or when it has been read from memory."""
-        slot = QueuePart.__new__(QueuePart)
-        slot.opens(message)
-        slot.pa = queue.peer_pa + slot.number % queue.n_slots * queue.slot_bytes
+        slot: QueuePart = queue.fill(message)
+        slot.loaded = slot.written = False
         if self.log.operation:
             self._given(slot, queue, message)
         if message.command.runs:
@@ -287,8 +287,9 @@ class PeIpcq(Callee):
 
     # -- arrivals
 
-    def landed(self, slot: QueuePart) -> None:
+    def landed(self, arg: Any) -> None:
         """Dispatch an arrival from the links: a credit if the slot is free, else a part."""
+        slot: QueuePart = arg
         if slot.free:
             self.credited(slot)
         else:
@@ -300,14 +301,14 @@ class PeIpcq(Callee):
         elif what == _PROGRESS:
             self.progress(which)
         elif what == _MATCH:
-            self._match(False)
+            self.match()
         else:
             self._release(which)
 
     def reached(self, slot: QueuePart) -> None:
         """Write a part whose last flit has reached TCM to its slot, through the write port."""
         now = slot.arrived_ps = self.core.now
-        sender: PeQueue = slot.message.queue
+        sender = slot.sender
         begun, service = max(now, self._write_free), self._ports.store_ps(slot.nbytes) + sender.chunk_ps
         if self.log.operation:
             cause, second = ARRIVED | slot.move << 3, self._written_by
@@ -323,7 +324,7 @@ class PeIpcq(Callee):
         """Handle a part written to SRAM or HBM; the set-up of the access comes on top."""
         slot: QueuePart = txn.arg
         slot.arrived_ps = now = self.core.now
-        sender: PeQueue = slot.message.queue
+        sender = slot.sender
         setup = self.setup_ps[sender.spec.kind] + sender.chunk_ps
         if self.log.operation:
             place, cause = self.log.place(self.engine.locate(slot.pa)[0]), ARRIVED | slot.move << 3
@@ -332,24 +333,22 @@ class PeIpcq(Callee):
 
     def _in_slot(self, slot: QueuePart) -> None:
         """Handle a part in its slot. A queue's parts arrive in order, even if a memory reorders them."""
-        sender: PeQueue = slot.message.queue
+        sender = slot.sender
         queue = sender.other
         if queue is None:
             queue = sender.other = self._by_ring.get(sender.peer_pa)
         if queue is None:
             raise KernbenchError(f"{self.name}: a part arrived for {sender.peer_pa:#x}, which is in none of its rings")
         slot.queue = queue
-        written = queue.written
-        if slot.number == queue.arrived:
-            self._arrive(queue, slot, slot.written_by)
-            while written and queue.arrived in written:
-                by = slot.in_by
-                slot = written.pop(queue.arrived)
-                self._arrive(queue, slot, by)
-        else:
-            written[slot.number] = slot
+        slot.written = True
+        by = slot.written_by
+        while slot.written and slot.number == queue.arrived:
+            self._arrive(queue, slot, by)
+            by = slot.in_by
+            if queue.arrived < sender.sent:
+                slot = queue.held(queue.arrived)
         if self.inbox.waiting:
-            self._match(False)
+            self.match()
 
     def _arrive(self, queue: PeQueue, slot: QueuePart, by: int) -> None:
         now, message = self.core.now, slot.message
@@ -375,31 +374,31 @@ class PeIpcq(Callee):
 
     # -- receiving
 
-    def post(self, job: Receive) -> None:
-        if job.ready > self.core.now:
-            self.core.wake_at(job.ready, self, _MATCH, None)
-        else:
-            self._match(False)
-
-    def _match(self, settled: bool) -> None:
+    def match(self, settled: bool = False) -> None:
         """Match receives and messages; those from any direction once all arrivals of this instant are `settled`."""
-        if not self.inbox.unclaimed:
+        inbox, now = self.inbox, self.core.now
+        if not inbox.unclaimed:
             return
-        now = self.core.now
-        for job in self.inbox.match(now, settled):
+        job = inbox.match(now, settled)
+        while job is not None:
             self._take(job)
-        if self.inbox.undecided and self._deciding != now:
+            job = inbox.match(now, settled)
+        if inbox.ready_ps >= 0 and inbox.ready_ps != self._matching:
+            self._matching = inbox.ready_ps
+            self.core.wake_at(inbox.ready_ps, self, _MATCH, None)
+        if inbox.undecided and self._deciding != now:
             self._deciding = now
             self.core.call_last(now, self._decide, None)
 
     def _decide(self, _: object) -> None:
         self._deciding = -1
-        self._match(True)
+        self.match(True)
 
     def _take(self, job: Receive) -> None:
         message, command, now = job.message, job.command, self.core.now
         assert message is not None
-        while (slot := job.next_part()) is not None:
+        while job.asked < message.arrived:
+            slot: QueuePart = job.next_part()
             slot.read_ps = now
             if self.log.operation:
                 self._taken(job, slot)
@@ -513,31 +512,32 @@ class PeIpcq(Callee):
     def _release(self, slot: QueuePart) -> None:
         queue, arbiter = slot.queue, self.pe.dma.arbiter
         assert arbiter is not None
-        for first in queue.release(slot):
+        receive, command = slot.message.receive, -1
+        if receive is not None:
+            command = receive.id
+        freed = queue.release(slot)
+        for number in range(queue.released - freed, queue.released):
+            first: QueuePart = queue.held(number)
             back = queue.credit_route.drawn()
             key = back.key()
             if self.observers:
                 self.tell("credit", queue, queue.credit_bytes)
             first.credit_key, first.back, first.credit_ps = key, back, self.core.now
-            first.by = slot
             if self.log.operation:
+                first.credit_id, first.credit_index = command, slot.index
                 first.credit_number = self.log.sent(slot.freed_by)
                 self.log.waits.follow(key)
             arbiter.send(QUEUE, back, queue.credit_bytes, key, queue.peer, first)
 
-    def credited(self, first: QueuePart) -> None:
-        key, queue, slot = first.credit_key, first.message.queue, first.by
-        first.by = None
+    def credited(self, slot: QueuePart) -> None:
+        queue = slot.sender
         queue.credits += 1
         if self.log.operation:
-            assert slot is not None
-            receive = slot.message.receive
-            command = receive.id if receive is not None else -1
             by = self.log.move(
-                first.credit_number, first.credit_ps, self.core.now, first.back, queue.credit_bytes, command,
-                slot.index, CREDIT, key,
+                slot.credit_number, slot.credit_ps, self.core.now, slot.back, queue.credit_bytes, slot.credit_id,
+                slot.credit_index, CREDIT, slot.credit_key,
             )  # fmt: skip
-            place = first.number % queue.n_slots
+            place = slot.number % queue.n_slots
             queue.credited_ps[place], queue.credited_by[place] = self.core.now, by
         if queue.outbox:
             self.progress(queue)

@@ -24,20 +24,22 @@ UNLIMITED = 1 << 31  # slots of a ring without limit, and bytes of each
 
 
 class Slot:
-    """Part `index` of a message, in slot `number` of a ring, counted since its installation; `order` is of arrivals."""
+    """A slot of a ring, and what it holds: part `index` of `message`, the `number`-th since the installation.
+
+    `order` is of arrivals. A `free` slot has no message.
+    """
 
     __slots__ = ("free", "index", "message", "nbytes", "number", "order")
 
     message: Message
 
-    def fill(self, message: Message) -> None:
-        queue: Queue = message.queue
-        self.message, self.index, self.number = message, message.left, queue.sent
-        self.nbytes = min(queue.slot_bytes, message.nbytes - message.left * queue.slot_bytes)
+    def fill(self, message: Message, number: int, slot_bytes: int) -> None:
+        self.message, self.index, self.number = message, message.left, number
+        self.nbytes = min(slot_bytes, message.nbytes - message.left * slot_bytes)
         self.order, self.free = -1, False
+        if not message.left:
+            message.first = number
         message.left += 1
-        queue.sent += 1
-        queue.credits -= 1
 
 
 class Queue:
@@ -45,63 +47,81 @@ class Queue:
 
     `credits` counts the free slots of the peer's ring. Heads and tails count slots: `sent` and `acknowledged` of the
     peer's ring, `arrived` and `released` of this program's; `taken` counts slots of messages that receives have
-    claimed, arrived or not. `outbox` holds the messages that have not left, `inbox` those that no receive has claimed,
-    `held` the filled slots.
+    claimed, arrived or not. `outbox` holds the messages that have not left. `slots` are those of the peer's ring,
+    each created when it is first filled, and `ring` are this program's.
     """
 
     __slots__ = (
-        "arrived", "credits", "held", "inbox", "n_slots", "name", "outbox", "peer_name", "released", "sent",
-        "slot_bytes", "taken",
+        "arrived", "credits", "n_slots", "name", "outbox", "passed", "peer_name", "released", "ring", "sent",
+        "slot_bytes", "slots", "taken",
     )  # fmt: skip
 
     def __init__(self, name: str, peer_name: str, n_slots: int, slot_bytes: int) -> None:
         self.name, self.peer_name, self.n_slots, self.slot_bytes = name, peer_name, n_slots, slot_bytes
         self.credits = n_slots
         self.sent = self.arrived = self.released = self.taken = 0
+        self.passed = 0  # the last pass of `Inbox.match` in which an earlier receive waits for it
         self.outbox: list[Message] = []
-        self.inbox: list[Message] = []
-        self.held: list[Slot] = []
+        self.slots: list[Slot] = []
+        self.ring = self.slots
 
     @property
     def acknowledged(self) -> int:
         return self.sent - self.n_slots + self.credits
 
-    def release(self, slot: Slot) -> list[Any]:
-        """Free a slot; return the slots that leave the ring with it: a ring frees its slots in order."""
+    def slot(self) -> Slot:
+        return Slot()
+
+    def fill(self, message: Message) -> Any:
+        """Fill the next slot of the peer's ring, which is free, with the next part of a message."""
+        at = self.sent % self.n_slots
+        if at == len(self.slots):
+            self.slots.append(self.slot())
+        slot = self.slots[at]
+        slot.fill(message, self.sent, self.slot_bytes)
+        self.sent += 1
+        self.credits -= 1
+        return slot
+
+    def held(self, number: int) -> Any:
+        """Get the slot of this program's ring with the `number`-th part."""
+        return self.ring[number % self.n_slots]
+
+    def release(self, slot: Slot) -> int:
+        """Free a slot; return the number of slots that leave the ring with it: a ring frees its slots in order."""
         slot.free = True
-        held, freed = self.held, []
-        while held:
-            first = held[0]
+        before = self.released
+        while self.released < self.arrived:
+            first: Slot = self.held(self.released)
             if not first.free:
                 break
-            freed.append(first)
-            del held[0]
+            first.message = None  # type: ignore[assignment]
             self.released += 1
-        return freed
+        return self.released - before
 
     def describe(self) -> str:
         if self.n_slots == UNLIMITED:
-            return f"{self.name}: {len(self.held)} messages"
+            return f"{self.name}: {self.arrived - self.released} messages"
+        held = [self.held(number) for number in range(self.released, self.arrived)]
         waiting = sum(message.parts - message.left for message in self.outbox)
         text = (
-            f"{self.name}: {len(self.held)} of {self.n_slots} slots hold data (head {self.released}, tail "
+            f"{self.name}: {len(held)} of {self.n_slots} slots hold data (head {self.released}, tail "
             f"{self.arrived}); to {self.peer_name} {self.credits} of {self.n_slots} credits (head "
             f"{self.acknowledged}, tail {self.sent}), {waiting} parts wait for one"
         )
-        tiles = [slot for slot in self.held if slot.message.is_tile]
-        if len(tiles) == self.n_slots:
+        if len([slot for slot in held if slot.message.is_tile]) == self.n_slots:
             text += "; every slot holds a tile: drop it (del) before the next message"
         return text
 
 
 class Message(Job):
-    """A send in flight: `left` of its `parts` have a slot, `slots` holds those that have arrived, in order.
+    """A send in flight: `left` of its `parts` have a slot, from number `first` on; `arrived` of them are there.
 
     `receive` has claimed it. Its bytes are `data`, or computed from `array`.
     """
 
     __slots__ = (
-        "array", "arrived", "data", "dtype", "left", "nbytes", "parts", "queue", "receive", "slots", "start_ps",
+        "array", "arrived", "data", "dtype", "first", "left", "nbytes", "parts", "queue", "receive", "start_ps",
     )  # fmt: skip
 
     def opens(self, pe: Any, command: Send, program: PeProgram | None, queue: Queue) -> None:
@@ -109,12 +129,11 @@ class Message(Job):
         self.queue: Any = queue
         self.nbytes = command.nbytes
         self.parts = (command.nbytes + queue.slot_bytes - 1) // queue.slot_bytes
-        self.left = self.arrived = 0
+        self.left = self.arrived = self.first = 0
         self.start_ps = -1
         self.array: np.ndarray | None = None
         self.data: np.ndarray | None = None
         self.dtype: DType | None = command.dtype
-        self.slots: list[Slot] = []
         self.receive: Receive | None = None
 
     @property
@@ -145,17 +164,19 @@ class Message(Job):
 
 
 class Receive(Job):
-    """A receive in flight: it may take from `queues`; `message` is the one that it has claimed, from `queue`.
+    """A receive in flight, from `queue` or, until it has claimed a `message`, from any of `queues`.
 
     `asked` parts of its message have been requested, `left` have not been received.
     """
 
     __slots__ = ("asked", "left", "message", "queue", "queues")
 
-    def opens(self, pe: Any, command: Recv, program: PeProgram | None, queues: tuple[Any, ...]) -> None:
+    def opens(
+        self, pe: Any, command: Recv, program: PeProgram | None, queue: Queue | None, queues: tuple[Any, ...]
+    ) -> None:
         self.begins(pe, command, program)
+        self.queue: Any = queue
         self.queues = queues
-        self.queue: Any = None
         self.message: Message | None = None
         self.asked = self.left = 0
         self.loaded = True
@@ -166,16 +187,16 @@ class Receive(Job):
             self.go()
 
     def go(self) -> None:
-        self.pe.ipcq.post(self)
+        self.pe.ipcq.match()
 
     def next_part(self) -> Any:
         """Request the next part that is in its slot; None if there is none."""
         message = self.message
         assert message is not None
-        if self.asked == len(message.slots):
+        if self.asked == message.arrived:
             return None
         self.asked += 1
-        return message.slots[self.asked - 1]
+        return self.queue.held(message.first + self.asked - 1)
 
     def result(self) -> np.ndarray | None:
         """Pass the array on if the types agree, without a round trip through bytes."""
@@ -187,15 +208,13 @@ class Receive(Job):
         return None if command.compute is None else command.compute(message.bytes())
 
     def complete(self) -> None:
-        """Drop the message: it, its slots and jobs would form a reference cycle."""
-        assert self.message is not None
-        if self.command.consume:
-            del self.message.slots[:]
+        """Drop the message, which refers to this."""
         self.message = None
 
     def describe(self) -> str:
-        names = " or ".join(queue.name for queue in self.queues)
-        peers = ", ".join(queue.peer_name for queue in self.queues)
+        queues = self.queues or (self.queue,)
+        names = " or ".join(queue.name for queue in queues)
+        peers = ", ".join(queue.peer_name for queue in queues)
         return f"recv of {self.command.nbytes} B from {names} ({peers})"
 
 
@@ -203,13 +222,14 @@ class Inbox:
     """Receives of one PE: `waiting` are those without a message, in program order.
 
     `unclaimed` counts the messages without a receive. `undecided`: a receive from any direction has to wait until all
-    arrivals of this instant are known.
+    arrivals of this instant are known. `ready_ps`: the first receive with a message will be ready then (-1: none).
     """
 
     def __init__(self) -> None:
         self.waiting: list[Receive] = []
-        self.unclaimed = 0
+        self.unclaimed = self._pass = 0
         self.undecided = False
+        self.ready_ps = -1
         self._served: Queue | None = None
 
     def message(self, pe: Any, command: Send, program: PeProgram | None, queues: Mapping[str, Any]) -> Message:
@@ -219,11 +239,13 @@ class Inbox:
         return message
 
     def receive(self, pe: Any, command: Recv, program: PeProgram | None, queues: Mapping[str, Any]) -> Receive:
+        queue: Any = None
+        among: tuple[Any, ...] = ()
         if command.direction is None and queues:
             among = tuple(queues.values())
+            first: Queue = among[0]
         else:
-            among = (self._named(queues, command.direction),)
-        first: Queue = among[0]
+            queue = first = self._named(queues, command.direction)
         n_slots, slot_bytes = first.n_slots, first.slot_bytes
         if not command.consume and command.nbytes > n_slots * slot_bytes:
             raise KernelError(
@@ -231,7 +253,7 @@ class Inbox:
                 "never fits there as a whole cannot be looked at"
             )
         receive = Receive.__new__(Receive)
-        receive.opens(pe, command, program, among)
+        receive.opens(pe, command, program, queue, among)
         return receive
 
     def _named(self, queues: Mapping[str, Any], name: str | None) -> Any:
@@ -243,54 +265,62 @@ class Inbox:
 
     def arrive(self, queue: Queue, slot: Slot, order: int) -> None:
         slot.order = order
-        queue.arrived += 1
-        queue.held.append(slot)
         message = slot.message
-        message.slots.append(slot)
+        queue.ring = message.queue.slots
+        queue.arrived += 1
         message.arrived += 1
         if not slot.index:
-            queue.inbox.append(message)
             self.unclaimed += 1
 
-    def match(self, now: int, settled: bool) -> list[Receive]:
-        """Match ready receives with messages, in order within each queue; return the matched ones.
+    def match(self, now: int, settled: bool) -> Receive | None:
+        """Match the next ready receive with its message, in order within each queue; return it.
 
         Receives from any direction take the earliest message once the arrivals of this instant are `settled`.
         """
-        found: list[Receive] = []
-        passed: set[Queue] | None = None
-        self.undecided = False
-        waiting, at = self.waiting, 0
-        while self.unclaimed and at < len(waiting):
+        waiting = self.waiting
+        self.undecided, self.ready_ps = False, -1
+        self._pass += 1
+        if not self.unclaimed:
+            return None
+        for at in range(len(waiting)):
             receive = waiting[at]
-            queues, queue = receive.queues, None
-            if not receive.waiting and receive.ready <= now and (passed is None or passed.isdisjoint(queues)):
-                first = queues[0] if len(queues) == 1 else self._earliest(queues)
-                if first is not None and first.inbox:
-                    if len(queues) == 1 or settled:
-                        queue = first
-                    else:
+            if not receive.waiting and not self._is_passed(receive):
+                queue = self._earliest(receive.queues) if receive.queues else receive.queue
+                if queue is not None and queue.taken < queue.arrived:
+                    if receive.ready > now:
+                        if self.ready_ps < 0 or receive.ready < self.ready_ps:
+                            self.ready_ps = receive.ready
+                    elif receive.queues and not settled:
                         self.undecided = True
-            if queue is not None and self._claim(receive, queue):
-                found.append(receive)
-                del waiting[at]
-                continue
-            at += 1
-            if passed is None:
-                passed = set(queues)
-            else:
-                passed.update(queues)
-        return found
+                    elif self._claim(receive, queue):
+                        del waiting[at]
+                        return receive
+            self._passes(receive)
+        return None
+
+    def _is_passed(self, receive: Receive) -> bool:
+        """Whether an earlier receive waits for one of its queues."""
+        for queue in receive.queues:
+            if queue.passed == self._pass:
+                return True
+        return not receive.queues and receive.queue.passed == self._pass
+
+    def _passes(self, receive: Receive) -> None:
+        for queue in receive.queues:
+            queue.passed = self._pass
+        if not receive.queues:
+            receive.queue.passed = self._pass
 
     def _earliest(self, queues: tuple[Queue, ...]) -> Queue | None:
         """Find the queue with the earliest message; on ties, round-robin after the queue served last."""
         after = queues.index(self._served) + 1 if self._served in queues else 0
-        in_turn = [queue for queue in queues[after:] + queues[:after] if queue.inbox]
-        return min(in_turn, key=lambda queue: queue.inbox[0].slots[0].order) if in_turn else None
+        in_turn = [queue for queue in queues[after:] + queues[:after] if queue.taken < queue.arrived]
+        return min(in_turn, key=lambda queue: queue.held(queue.taken).order) if in_turn else None
 
     def _claim(self, receive: Receive, queue: Queue) -> bool:
         """Match a receive with the first message of a queue; a look (not `consume`) needs all of its parts."""
-        command, message = receive.command, queue.inbox[0]
+        command = receive.command
+        message = queue.held(queue.taken).message
         if message.nbytes != command.nbytes:
             who = "" if receive.program is None else f"{receive.program.location()}: "
             raise KernelError(
@@ -303,7 +333,6 @@ class Inbox:
         receive.queue, receive.message, receive.left = queue, message, message.parts
         command.came_from = queue.name
         if command.consume:
-            del queue.inbox[0]
             self.unclaimed -= 1
             queue.taken += message.parts
             message.receive = receive
@@ -313,10 +342,11 @@ class Inbox:
 def check_read(ring: Any, queue: Any, parts: int, receiver: str, sender: str) -> None:
     """Refuse `parts` that a program left unread in a ring when it ended: the next collective would receive them."""
     if parts:
-        sizes = []
-        for message in ring.inbox:
-            if parts > 0:
-                sizes.append(f"{message.nbytes} B")
+        sizes, number = [], ring.taken
+        while parts > 0 and number < ring.arrived:
+            message = ring.held(number).message
+            sizes.append(f"{message.nbytes} B")
+            number += message.parts
             parts -= message.parts
         raise KernelError(
             f"{receiver} ended without reading what {sender} sent it over {queue.name!r} ({ring.name!r} where it "
