@@ -8,11 +8,13 @@ from itertools import cycle
 import numpy as np
 import pytest
 
+import kernbench as kb
 from kernbench.ccl.algorithm import plan
 from kernbench.ccl.alpha_beta import AlphaBeta, Estimate
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.collective import simulator
 from kernbench.runtime_api.context import session
+from kernbench.studies.ccl import CclStudy
 from kernbench.topology.builder import resolve_topology
 from tests.ccl.cases import DTYPES, OPS, OVER_GRIDS, OVER_LEVELS, OVER_RANKS, built, reduced, shards
 
@@ -127,3 +129,12 @@ def test_long_vectors_need_little_room(name):
     algorithm = built(name, OVER_RANKS[name], n_slots=2, slot_size=64 << 10)
     _, result = run(3, algorithm, x, data=False, chunk_bytes=128 << 10)
     assert result.records.makespan_ps > 0
+
+
+def test_receives_that_are_ready_at_one_instant_are_matched_as_they_were_posted():
+    """Golden: messages of this collective meet, so another order of receives has another time (41,823 ns)."""
+    machine = kb.load("preset:six_sip_torus")
+    row = CclStudy().simulate(
+        machine, algorithm="halving_doubling_allreduce", nbytes=1 << 20, n_slots=4, slot_size=4096
+    )
+    assert row["latency_ns"] == 41_959.725

@@ -51,7 +51,7 @@ cdef class PeIpcq(Callee):
     cdef public Core core
     cdef public dict sets, setup_ps, _by_ring
     cdef public Inbox inbox
-    cdef public int64_t _write_free, _read_free, _deciding, _matching, _written_by, _read_by, _write_port, _read_port
+    cdef public int64_t _write_free, _read_free, _deciding, _written_by, _read_by, _write_port, _read_port
     @cython.locals(first=PeQueue, job=Receive)
     cpdef Receive receive(self, Recv command, PeProgram program, dict queues)
     @cython.locals(now=int64_t, message=Message)
@@ -72,6 +72,7 @@ cdef class PeIpcq(Callee):
     cpdef _in_slot(self, QueuePart slot)
     @cython.locals(now=int64_t, message=Message, whole=int64_t)
     cpdef _arrive(self, PeQueue queue, QueuePart slot, int64_t by)
+    cpdef post(self, Receive job)
     @cython.locals(now=int64_t, inbox=Inbox, job=Receive)
     cpdef match(self, bint settled=*)
     @cython.locals(now=int64_t, end=int64_t, message=Message, command=Recv, slot=QueuePart, cause=int64_t, second=int64_t, third=int64_t)

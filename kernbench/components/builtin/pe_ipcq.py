@@ -128,7 +128,7 @@ class PeIpcq(Callee):
         self._write_port, self._read_port = (
             self.log.place(f"{pe.name}.pe_fetch_store.{port}") for port in ("store", "fetch")
         )
-        self._deciding = self._matching = -1
+        self._deciding = -1
         self._by_ring: dict[int, PeQueue] = {}
 
     # -- installation
@@ -374,6 +374,12 @@ class PeIpcq(Callee):
 
     # -- receiving
 
+    def post(self, job: Receive) -> None:
+        if job.ready > self.core.now:
+            self.core.wake_at(job.ready, self, _MATCH, None)
+        else:
+            self.match()
+
     def match(self, settled: bool = False) -> None:
         """Match receives and messages; those from any direction once all arrivals of this instant are `settled`."""
         inbox, now = self.inbox, self.core.now
@@ -383,9 +389,6 @@ class PeIpcq(Callee):
         while job is not None:
             self._take(job)
             job = inbox.match(now, settled)
-        if inbox.ready_ps >= 0 and inbox.ready_ps != self._matching:
-            self._matching = inbox.ready_ps
-            self.core.wake_at(inbox.ready_ps, self, _MATCH, None)
         if inbox.undecided and self._deciding != now:
             self._deciding = now
             self.core.call_last(now, self._decide, None)

@@ -55,7 +55,7 @@ cdef class Receive(Job):
 
 cdef class Inbox:
     cdef public list waiting
-    cdef public int64_t ready_ps, unclaimed
+    cdef public int64_t unclaimed
     cdef int64_t _pass
     cdef public bint undecided
     cdef public Queue _served

@@ -187,7 +187,7 @@ class Receive(Job):
             self.go()
 
     def go(self) -> None:
-        self.pe.ipcq.match()
+        self.pe.ipcq.post(self)
 
     def next_part(self) -> Any:
         """Request the next part that is in its slot; None if there is none."""
@@ -222,14 +222,13 @@ class Inbox:
     """Receives of one PE: `waiting` are those without a message, in program order.
 
     `unclaimed` counts the messages without a receive. `undecided`: a receive from any direction has to wait until all
-    arrivals of this instant are known. `ready_ps`: the first receive with a message will be ready then (-1: none).
+    arrivals of this instant are known.
     """
 
     def __init__(self) -> None:
         self.waiting: list[Receive] = []
         self.unclaimed = self._pass = 0
         self.undecided = False
-        self.ready_ps = -1
         self._served: Queue | None = None
 
     def message(self, pe: Any, command: Send, program: PeProgram | None, queues: Mapping[str, Any]) -> Message:
@@ -278,19 +277,16 @@ class Inbox:
         Receives from any direction take the earliest message once the arrivals of this instant are `settled`.
         """
         waiting = self.waiting
-        self.undecided, self.ready_ps = False, -1
+        self.undecided = False
         self._pass += 1
         if not self.unclaimed:
             return None
         for at in range(len(waiting)):
             receive = waiting[at]
-            if not receive.waiting and not self._is_passed(receive):
+            if not receive.waiting and receive.ready <= now and not self._is_passed(receive):
                 queue = self._earliest(receive.queues) if receive.queues else receive.queue
                 if queue is not None and queue.taken < queue.arrived:
-                    if receive.ready > now:
-                        if self.ready_ps < 0 or receive.ready < self.ready_ps:
-                            self.ready_ps = receive.ready
-                    elif receive.queues and not settled:
+                    if receive.queues and not settled:
                         self.undecided = True
                     elif self._claim(receive, queue):
                         del waiting[at]
