@@ -30,7 +30,7 @@ files: list = ["fidelity/data/scalesim/transformer_partial.csv"]  # results of o
 pairs: list = ["GEMM 256^3, ref_ref"]  # figures that are repeated with the preset detailed
 figures: list = ["GEMM 256^3, ref_ref"]  # figures whose sensitivity is ranked
 factors: list = ["cube.hbm.channel_bw_gbs", "cube.pe.pe_gemm.clock_ghz"]  # defaults that are changed for it; empty: all
-measured: list = []  # MACHINE=FILE of a device: measurements that were not used for its machine file
+measured: list = []  # machine and file joined by an equals sign: measurements that its machine file has not seen
 workers: int = 1  # processes
 rerender: bool = False  # redraw from existing results
 output: str = ""  # folder; empty: a temporary one
