@@ -40,13 +40,19 @@ class _Missing(NamedTuple):
     title: str  # a pattern; its group, if any, is a number from `least` on
     least: int = 0
     rows: str = ""
+    source: str = ""  # a library
 
 
 _MISSING = (
     _Missing("blocks that a library chooses though others are faster", "gemm", r"m (\d+)", 64, "m from 64"),
     _Missing("the clock under load", "gemm_large", "", rows="more than 1e10 multiplications"),
     _Missing(
-        "parts of the kv tokens in prefill (FlashAttention-3)", "prefill", r"q_len (\d+)", 1024, "q_len from 1,024"
+        "parts of the kv tokens in prefill",
+        "prefill",
+        r"q_len (\d+)",
+        1024,
+        "q_len from 1,024, FlashAttention-3",
+        source="FlashAttention-3",
     ),
     _Missing("time for each sequence of a batch", "decode", r"batch (\d+)", 128, "batch from 128"),
     _Missing(
@@ -250,7 +256,7 @@ def not_modelled(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
 
 def _depends(one: _Missing, row: ChartRow) -> bool:
     match = search(one.title, row["what"])
-    return match is not None and (not match.groups() or int(match[1]) >= one.least)
+    return match is not None and one.source in row["source"] and (not match.groups() or int(match[1]) >= one.least)
 
 
 def _errors(pairs: Sequence[tuple[float, float]], goal_pct: float | None = None) -> dict[str, Any]:
