@@ -411,11 +411,13 @@ def tables(rows: Sequence[ChartRow]) -> Tables:
 def findings(rows: Sequence[ChartRow]) -> Iterator[Finding]:
     if found := device_errors(rows):
         own = [row for row in rows if row["table"] == DEVICE]
-        parts, medians = [], []
-        for device, each in groups(found, "of").items():
-            least, most = (pick(one["median_pct"] for one in each) for pick in (min, max))
-            parts.append(f"{device} {least:.1f} to {most:.1f} %")
-            medians.append(f"{device}: " + ", ".join(f"{one['work']} {one['median_pct']:.1f} %" for one in each))
+        medians = [
+            f"{device}: " + ", ".join(f"{one['work']} {one['median_pct']:.1f} %" for one in each)
+            for device, each in groups(found, "of").items()
+        ]
+        least, most = (pick(one["median_pct"] for one in found) for pick in (min, max))
+        devices = found[0]["of"] if len(medians) == 1 else f"{len(medians)} devices"
+        parts = [f"{devices} {least:.1f} to {most:.1f} %"]
         off = exp(sum(abs(log(row["ours"] / row["expected"])) for row in own) / len(own)) - 1
         tau = kendall([(row["expected"], row["ours"]) for row in own])
         works = {_DOMAINS[kind] for kind in _COMPONENTS}
