@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kernbench._units import MIB
 from kernbench.cli._options import NewFile, echo_json, json_option, machine_options
 
 if TYPE_CHECKING:
@@ -15,10 +14,7 @@ if TYPE_CHECKING:
 
 
 _most_bytes = click.option(
-    "--most-bytes",
-    type=click.IntRange(1),
-    default=4 * MIB,
-    help="Simulate collectives up to so many bytes. Default: 4 MiB.",
+    "--most-bytes", type=click.IntRange(1), help="Simulate collectives up to so many bytes. Default: 4 MiB."
 )
 
 
@@ -31,7 +27,7 @@ _most_bytes = click.option(
 def fidelity_command(
     files: tuple[Path, ...],
     machine: Machine,
-    most_bytes: int,
+    most_bytes: int | None,
     workers: int,
     as_json: bool,
 ) -> None:
@@ -57,9 +53,10 @@ def fidelity_command(
                   bytes ranks [dtype algorithm cubes pes devices_per_thread
                   calls call_us]: a time
     """  # noqa: D301 - \b keeps click from wrapping the list
+    from kernbench.studies._fidelity_collectives import MOST_BYTES
     from kernbench.studies.fidelity import fidelity as compare
 
-    found = compare(files, machine, most_bytes=most_bytes, workers=workers)
+    found = compare(files, machine, most_bytes=most_bytes or MOST_BYTES, workers=workers)
     if as_json:
         echo_json({"compared": found.table.to_dict("records"), "refused": dict(found.refused)})
     else:
@@ -93,7 +90,7 @@ def calibrate_command(
     split: str,
     seed: int,
     out: Path | None,
-    most_bytes: int,
+    most_bytes: int | None,
     workers: int,
     machine: Machine,
     as_json: bool,
@@ -103,13 +100,13 @@ def calibrate_command(
     The simulator is the model: there is no factor for a shape. A field that the measurements do not determine stays as
     it is, and the result says so.
     """
+    from kernbench.studies._fidelity_collectives import MOST_BYTES
     from kernbench.studies.calibration import calibrate as fitted
 
     if out is not None and out.exists():
         raise click.BadParameter(f"{out} is there already; give another name", param_hint="--out")
-    found = fitted(
-        machine, files, dict(map(_bounds, free)), split=split, seed=seed, workers=workers, most_bytes=most_bytes
-    )
+    most = most_bytes or MOST_BYTES
+    found = fitted(machine, files, dict(map(_bounds, free)), split=split, seed=seed, workers=workers, most_bytes=most)
     if as_json:
         echo_json(found.to_dict())
     else:
