@@ -30,7 +30,7 @@ from kernbench.cli._options import echo_json, json_option, machine_option, set_o
 @click.option(
     "--store",
     is_flag=True,
-    help="Store the rows that took over 2 s in milestones/kept; simulate what is not in the cache.",
+    help="Store the rows that took over 1 s in milestones/kept; simulate what is not in the cache.",
 )
 @click.option(
     "--out",

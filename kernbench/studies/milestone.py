@@ -30,7 +30,7 @@ from kernbench.topology.builder import Machine, resolve_topology
 
 _REPORT = "report.ipynb"
 KEPT = "kept"  # folder of rows that take long, each with what made it: reused for as long as that is unchanged
-KEPT_S = 2.0
+KEPT_S = 1.0
 PACKAGED = Path(__file__).resolve().parents[1] / "notebook" / "share" / "milestones"  # in a wheel
 # What a milestone needs besides the package, to simulate: its report can be drawn again without.
 _NEEDS = dict.fromkeys(("models", "serving"), ("torch", "triton", "transformers"))

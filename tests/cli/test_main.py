@@ -296,7 +296,7 @@ def test_a_run_that_simulated_slow_rows_says_at_the_end_how_to_store_them(capsys
     assert main(["milestone", *made]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == (
-        "rows that took over 2 s and are not in milestones/kept: 2 of gemm, 3 of ccl; "
+        "rows that took over 1 s and are not in milestones/kept: 2 of gemm, 3 of ccl; "
         "kernbench milestone gemm ccl --store stores them there, without simulating them again"
     )
     assert not any(asked.values())

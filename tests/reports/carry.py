@@ -1,6 +1,6 @@
 """Carry kept points over a change of code that should alter no row: `python -m tests.reports.carry NAME ...`.
 
-A report keeps its points that take over two seconds. Here a random share of those under ten minutes is simulated again,
+A report keeps its points that take over a second. Here a random share of those under ten minutes is simulated again,
 with all others of the report, which are never kept. Only if all rows of before are there unchanged, the rest is kept
 under the version of the present code, and `carried.json` says how many points that are. Otherwise nothing is changed.
 """
