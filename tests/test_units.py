@@ -12,7 +12,8 @@ from kernbench._dtypes import as_dtype
 from kernbench._units import decimal_product, ps_per_unit, serialization_ps
 from kernbench.components._command import VectorOp
 from kernbench.components.builtin.pe_gemm import PeGemm
-from kernbench.components.builtin.pe_units import PeFetchStore, PeMath
+from kernbench.components.builtin.pe_math import PeMath
+from kernbench.components.builtin.pe_tcm import PeFetchStore
 from kernbench.topology.builder import resolve_topology
 
 DECIMALS = st.decimals("0.001", "9999", places=3).filter(lambda value: value > 0)

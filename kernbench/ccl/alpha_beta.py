@@ -26,7 +26,7 @@ from kernbench.ccl.algorithm import Algorithm, CollectivePlan, Role
 from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.stages import COPY, SUM, Pairwise, Ring, Stage, Tree
 from kernbench.components._command import VectorOp
-from kernbench.components.builtin.pe_units import PeMath
+from kernbench.components.builtin.pe_math import PeMath
 from kernbench.errors import ConfigError
 from kernbench.policy._routing import router_of
 from kernbench.policy.address.allocator import AddressConfig

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernbench._registry import hint
 from kernbench.ccl._group import Place
 from kernbench.components._command import VectorOp
-from kernbench.components.builtin.pe_units import PeMath
+from kernbench.components.builtin.pe_math import PeMath
 from kernbench.errors import ArgumentError
 from kernbench.policy._routing import RouteTable
 from kernbench.topology import _naming as naming

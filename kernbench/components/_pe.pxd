@@ -34,8 +34,8 @@ cdef class Job:
 from kernbench.components.builtin.pe_dma cimport PeDma
 from kernbench.components.builtin.pe_ipcq cimport PeIpcq, QueuePart
 from kernbench.components.builtin.pe_scheduler cimport TilePipeline, PeScheduler
+from kernbench.components.builtin.pe_math cimport PeMath
 from kernbench.components.builtin.pe_tcm cimport PeTcm
-from kernbench.components.builtin.pe_units cimport PeMath
 
 
 cdef int _ISSUE, _END, _PULSE_EVERY

@@ -38,9 +38,10 @@ from kernbench.topology import _naming as naming
 if TYPE_CHECKING:
     from kernbench.analysis._roofline import MatrixEngine
     from kernbench.components.builtin.pe_dma import PeDma
+    from kernbench.components.builtin.pe_math import PeMath
+    from kernbench.components.builtin.pe_mmu import PeMmu
     from kernbench.components.builtin.pe_scheduler import PeScheduler
-    from kernbench.components.builtin.pe_tcm import PeTcm
-    from kernbench.components.builtin.pe_units import PeFetchStore, PeMath, PeMmu
+    from kernbench.components.builtin.pe_tcm import PeFetchStore, PeTcm
 
 
 class _Piece:

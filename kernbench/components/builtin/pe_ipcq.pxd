@@ -5,7 +5,7 @@ cdef class QueuePart
 cdef class PeIpcq
 cdef class PeQueue
 
-from kernbench.components.builtin.pe_units cimport PeFetchStore
+from kernbench.components.builtin.pe_tcm cimport PeFetchStore
 from kernbench.components._command cimport Recv
 from kernbench.components._pe cimport Pe, PeProgram
 from kernbench.components.builtin.queues cimport Inbox, Message, Queue, Receive, Slot

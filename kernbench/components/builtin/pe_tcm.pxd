@@ -18,3 +18,10 @@ cdef class PeTcm:
     cpdef free(self, Value value, int64_t at, int64_t by)
     @cython.locals(freed=FirstFit, t=int64_t, address=int64_t)
     cpdef int64_t _give_back(self) except -2
+
+
+cdef class PeFetchStore:
+    cdef object _read, _write
+    cdef int64_t _fetched, _stored, _fetch, _store
+    cpdef int64_t fetch_ps(self, int64_t nbytes)
+    cpdef int64_t store_ps(self, int64_t nbytes)

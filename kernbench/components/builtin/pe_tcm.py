@@ -1,10 +1,10 @@
-"""TCM, the memory of a PE: space for the values of its programs."""
+"""TCM, the memory of a PE: space for the values of its programs, and its ports."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
-from kernbench._units import KIB, MIB
+from kernbench._units import KIB, MIB, service_times
 from kernbench.components._command import Value
 from kernbench.config import PeTcmConfig
 from kernbench.errors import OutOfMemoryError
@@ -70,3 +70,22 @@ class PeTcm:
         freed: FirstFit = area
         freed.free(address)
         return t
+
+
+class PeFetchStore:
+    """Moves a tile's true bytes through the read port, results through the write port."""
+
+    def __init__(self, tcm: PeTcmConfig) -> None:
+        self._read, self._write = service_times(tcm.read_bw_gbs), service_times(tcm.write_bw_gbs)
+        self._fetched = self._stored = -1
+        self._fetch = self._store = 0
+
+    def fetch_ps(self, nbytes: int) -> int:
+        if nbytes != self._fetched:
+            self._fetched, self._fetch = nbytes, self._read[nbytes]
+        return self._fetch
+
+    def store_ps(self, nbytes: int) -> int:
+        if nbytes != self._stored:
+            self._stored, self._store = nbytes, self._write[nbytes]
+        return self._store

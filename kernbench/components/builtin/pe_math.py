@@ -1,21 +1,12 @@
-"""Parts of a PE that are rates: the vector engine, the ports of TCM, and the MMU."""
+"""The vector engine of a PE."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kernbench._units import ns_to_ps, ps_per_unit, service_times
+from kernbench._units import ps_per_unit
 from kernbench.components._command import VectorOp
-from kernbench.config import PeMathConfig, PeMmuConfig, PeTcmConfig
-from kernbench.policy.address.pe_mmu import PeMMU
-
-
-class PeMmu(PeMMU):
-    """A table of ranges without misses: table walks are not modelled."""
-
-    def __init__(self, name: str, config: PeMmuConfig) -> None:
-        super().__init__(name)
-        self.lookup_ps = ns_to_ps(config.lookup_ns)
+from kernbench.config import PeMathConfig
 
 
 class PeMath:
@@ -52,22 +43,3 @@ class PeMath:
         for op in work:
             cycles += self.cycles(op, op.elements if elements is None else elements)
         return -(-cycles * self._ps // self._cycles)
-
-
-class PeFetchStore:
-    """Moves a tile's true bytes through the read port, results through the write port."""
-
-    def __init__(self, tcm: PeTcmConfig) -> None:
-        self._read, self._write = service_times(tcm.read_bw_gbs), service_times(tcm.write_bw_gbs)
-        self._fetched = self._stored = -1
-        self._fetch = self._store = 0
-
-    def fetch_ps(self, nbytes: int) -> int:
-        if nbytes != self._fetched:
-            self._fetched, self._fetch = nbytes, self._read[nbytes]
-        return self._fetch
-
-    def store_ps(self, nbytes: int) -> int:
-        if nbytes != self._stored:
-            self._stored, self._store = nbytes, self._write[nbytes]
-        return self._store

@@ -9,10 +9,3 @@ cdef class PeMath:
     cpdef int64_t service_ps(self, tuple work) except -1
     @cython.locals(cycles=int64_t)
     cpdef int64_t ps(self, work, elements=*) except -1
-
-
-cdef class PeFetchStore:
-    cdef object _read, _write
-    cdef int64_t _fetched, _stored, _fetch, _store
-    cpdef int64_t fetch_ps(self, int64_t nbytes)
-    cpdef int64_t store_ps(self, int64_t nbytes)
