@@ -23,7 +23,8 @@
 
 # %%
 import kernbench as kb
-from kernbench.sweeps.sensitivity import effects, pareto, sensitivity
+from kernbench.sweeps.pareto import pareto
+from kernbench.sweeps.sensitivity import effects, sensitivity
 from kernbench.viz import figures as draw
 
 # By default, a sweep uses all cores and shows a progress bar; these sweeps are short, so both are off.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -236,6 +235,7 @@ def _list(
     from kernbench.errors import InterruptedRun
     from kernbench.studies._page import cell, is_numeric
     from kernbench.studies.study import Report, scalars
+    from kernbench.sweeps._runner import worker_count
 
     deadline, path = None if limit_s is None else time.monotonic() + limit_s, folder / f"{study.name}.csv"
     with contextlib.ExitStack() as stack:
@@ -252,7 +252,7 @@ def _list(
             rows = study.run(
                 machine,
                 folder=folder,
-                workers=workers or os.cpu_count() or 1,
+                workers=worker_count(workers),
                 progress=not as_json,
                 deadline=deadline,
                 each=keep,

@@ -66,6 +66,7 @@ def milestone(
     from kernbench.studies import milestone as milestones
     from kernbench.studies._findings import saved_findings
     from kernbench.studies.study import Study
+    from kernbench.sweeps._runner import worker_count
 
     if every == bool(names):
         raise click.UsageError(f"give NAMEs or --all; known: {', '.join(milestones.titles())}")
@@ -87,7 +88,7 @@ def milestone(
     options += [f"--param={text}" for text in parameters]
     options += ["--rerender"] * rerender + ["--again"] * again + ["--store"] * store + ["--json"] * as_json
     # While a report is drawn on one core, the others simulate the points of the last, longest one.
-    longest = chosen[1:][-1:] if workers is None and (os.cpu_count() or 1) > 1 else ()
+    longest = chosen[1:][-1:] if workers is None and worker_count(None) > 1 else ()
     last: contextlib.AbstractContextManager[list[Any]] = contextlib.nullcontext([])
     if longest:
         last = _in_parallel(*longest, *options)

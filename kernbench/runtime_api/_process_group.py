@@ -22,8 +22,9 @@ from kernbench.errors import CollectiveMismatchError, ConfigError, PlacementErro
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy_like
 from kernbench.runtime_api._devices import Start
 from kernbench.runtime_api._layout import CopyRun, Layout, Region, along, chunks, elements, runs, stacked, whole_region
+from kernbench.runtime_api._meeting import Mailbox, Meeting
 from kernbench.runtime_api.collective import Collectives, ShardArguments, arguments, over_channels, title
-from kernbench.runtime_api.work import Call, CapturedWork, Exchange, LaunchCall, Mailbox, Meeting, TensorPart
+from kernbench.runtime_api.work import Call, CapturedWork, Exchange, LaunchCall, TensorPart
 from kernbench.topology._naming import PeId
 from kernbench.triton_emu._handles import Pointer
 

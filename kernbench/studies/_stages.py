@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -14,9 +13,9 @@ from kernbench.analysis.why import Why
 from kernbench.errors import ArgumentError, PointError, quote
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, StudyFn, only_ours
-from kernbench.sweeps._argument_checks import is_number, whole
+from kernbench.sweeps._argument_checks import is_number
 from kernbench.sweeps._plan import Plan, Point
-from kernbench.sweeps._runner import Progress, run_points
+from kernbench.sweeps._runner import Progress, run_points, worker_count
 from kernbench.sweeps._worker import OK
 
 if TYPE_CHECKING:
@@ -60,12 +59,10 @@ class Simulations:
         limit_s: float | None = None,
         tick: Callable[[Progress], object] | None = None,
     ) -> None:
-        if workers is not None:
-            whole("workers", workers, 1)
         if limit_s is not None and not (is_number(limit_s) and limit_s > 0):
             raise ArgumentError(f"limit_s = {quote(limit_s)} must be a number > 0 [s]")
         self._machine, self._study, self._start = machine, study, time.monotonic()
-        self._workers = workers or os.cpu_count() or 1
+        self._workers = worker_count(workers)
         self._deadline = None if limit_s is None else self._start + limit_s
         # User-defined components and kernels are not part of a key.
         self._cache = default_cache() if only_ours(machine) else None

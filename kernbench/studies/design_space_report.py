@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench.studies._findings import Finding, claim, first_upper
 from kernbench.studies.study import Tables, scalars, table
-from kernbench.sweeps.sensitivity import BASE, pareto, ranked, steps_along
+from kernbench.sweeps.pareto import pareto
+from kernbench.sweeps.sensitivity import BASE, ranked, steps_along
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
 from kernbench.viz.charts import Chart, ChartRow, Column

@@ -25,7 +25,7 @@ from kernbench.config._files import damaged, read_json, write_text
 from kernbench.errors import ConfigError, InterruptedRun, MissingModuleError
 from kernbench.points._cache import CACHE_VARIABLE, FINISHED, LOCK, OFF, entries
 from kernbench.points._keys import code_version, only_ours
-from kernbench.sweeps._runner import BAR, FOUND, TO_DO, Progress, left_s, show_bar
+from kernbench.sweeps._runner import BAR, FOUND, TO_DO, Progress, left_s, show_bar, worker_count
 from kernbench.topology.builder import Machine, resolve_topology
 
 _REPORT = "report.ipynb"
@@ -154,7 +154,7 @@ def run(
     values = {
         **full,
         **given,
-        "workers": workers or os.cpu_count() or 1,
+        "workers": worker_count(workers),
         "rerender": rerender or os.environ.get("MILESTONE_FAST") == "1",
         "topology": source if source.startswith("preset:") else str(Path(source).resolve()),
         "overrides": changes,

@@ -6,9 +6,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernbench.errors import ConfigError, quote
+from kernbench._registry import hint
+from kernbench.errors import ArgumentError, ConfigError, quote
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def whole(name: str, value: object, least: int, unit: str = "") -> None:
@@ -33,6 +37,12 @@ def listed(name: str, value: object) -> None:
         raise ConfigError(f"{name} = {quote(value)} must be a list of settings, as in [{{k: 64}}, {{k: 128}}]")
     for i, one in enumerate(value):
         mapping(f"{name}[{i}]", one, "fields and parameters to values")
+
+
+def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in table:
+            raise ArgumentError(f"column {name!r} is not in the table; {hint(name, map(str, table.columns))}")
 
 
 def json_values(settings: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kernbench.errors import StateError
 from kernbench.points._cache import Cache, PointStore
 from kernbench.points._keys import Row, code_version, own_module
+from kernbench.sweeps._argument_checks import whole
 from kernbench.sweeps._worker import (
     DIED,
     ERROR,
@@ -33,6 +35,14 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from kernbench.sweeps._plan import Plan, Point
+
+
+def worker_count(asked: int | None) -> int:
+    """Return how many processes run: as many as asked for, by default one per core."""
+    if asked is None:
+        return os.cpu_count() or 1
+    whole("workers", asked, 1)
+    return asked
 
 
 FIRST = 5  # points until the remaining time is estimated

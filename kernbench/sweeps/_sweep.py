@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from kernbench.errors import HostError, MissingModuleError
 from kernbench.points._cache import Cache, default_cache
 from kernbench.points._keys import Row, StudyFn
 from kernbench.sim_engine._limits import Limits
-from kernbench.sweeps._argument_checks import folder_of, whole
+from kernbench.sweeps._argument_checks import folder_of
 from kernbench.sweeps._energy_area import energy_columns, machine_columns
 from kernbench.sweeps._measure import parameters_of
 from kernbench.sweeps._plan import Constraint, Plan, make_plan
-from kernbench.sweeps._runner import Progress, run_points
+from kernbench.sweeps._runner import Progress, run_points, worker_count
 from kernbench.sweeps._worker import OK, Outcome, PointLimits
 from kernbench.topology.builder import Machine
 
@@ -242,12 +241,9 @@ def run_plan(
     progress: bool | Callable[[Progress], object] = True,
 ) -> Sweep:
     """Run the points of a plan and return their table; several plans may share a folder of points."""
-    folder = folder_of(folder)
-    if workers is not None:
-        whole("workers", workers, 1)
+    folder, cores = folder_of(folder), worker_count(workers)
     shared = cache if isinstance(cache, Cache) else default_cache() if cache else None
     client, close = _client(scheduler)
-    cores = workers or os.cpu_count() or 1
     how: dict[str, Any] = {"folder": folder, "cache": shared, "workers": cores, "client": client, "limits": limits}
     try:
         with closing(run_points(plan, progress=progress, **how)) as ended:

@@ -9,46 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernbench._registry import hint
 from kernbench.config._overrides import value_at
-from kernbench.errors import ArgumentError, ConfigError, StateError
+from kernbench.errors import ConfigError, StateError
 from kernbench.points._keys import StudyFn
+from kernbench.sweeps._argument_checks import check_columns
 from kernbench.sweeps._plan import Combination, Plan, plan_of
 from kernbench.sweeps._sweep import Sweep, run_plan
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the rows that no other row dominates: none is as good in every metric and better in one.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Rows without a value for a metric are left out.
-    metrics : sequence of str
-        Columns with numbers; less is better.
-    maximize : sequence of str
-        Those of them of which more is better.
-
-    Returns
-    -------
-    DataFrame
-        Rows of `table`, sorted by the first metric; of equal rows the first.
-    """
-    check_columns(table, [*metrics, *maximize])
-    rows = table.dropna(subset=list(metrics))
-    values = rows[list(metrics)].to_numpy(float)
-    values = values * np.array([-1.0 if name in maximize else 1.0 for name in metrics])
-    order = np.lexsort(values.T[::-1])
-    front: list[int] = []
-    for i in order:
-        # Rows are sorted by the first metric, so only earlier ones can dominate this one.
-        if not any((values[j] <= values[i]).all() for j in front):
-            front.append(int(i))
-    return rows.iloc[front]
 
 
 def effects(table: pd.DataFrame, axes: Sequence[str], metric: str) -> pd.DataFrame:
@@ -112,12 +82,6 @@ def _groups(rows: pd.DataFrame, axes: Sequence[str], axis: str) -> list[pd.DataF
     """Rows that differ along one axis only, grouped by the values of the others."""
     others = [name for name in axes if name != axis]
     return [group for _, group in rows.groupby(others, sort=False)] if others else [rows]
-
-
-def check_columns(table: pd.DataFrame, names: Sequence[str]) -> None:
-    for name in names:
-        if name not in table:
-            raise ArgumentError(f"column {name!r} is not in the table; {hint(name, map(str, table.columns))}")
 
 
 Factors = Sequence[str] | Mapping[str, Sequence[str] | Mapping[str, Mapping[str, Any]]]

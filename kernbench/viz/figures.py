@@ -226,7 +226,7 @@ def pareto_front(
     Parameters
     ----------
     table, front : list of dict or DataFrame
-        All points, and those of the front, as `kernbench.sweeps.sensitivity.pareto` returns them.
+        All points, and those of the front, as `kernbench.sweeps.pareto.pareto` returns them.
     metrics : (str, str)
         Columns of the axes; less is better.
     machine : str

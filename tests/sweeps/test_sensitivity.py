@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.errors import ConfigError, KernbenchError
-from kernbench.sweeps.sensitivity import effects, pareto, sensitivity, sensitivity_plan, steps_along
+from kernbench.sweeps.pareto import pareto
+from kernbench.sweeps.sensitivity import effects, sensitivity, sensitivity_plan, steps_along
 
 SMALL = "preset:small"
 PAIRS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=25)

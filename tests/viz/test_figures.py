@@ -14,7 +14,7 @@ from kernbench.analysis.result import Result
 from kernbench.analysis.trace import timeline as timeline_of
 from kernbench.errors import ArgumentError, ConfigError, StateError
 from kernbench.studies import gemm
-from kernbench.sweeps.sensitivity import pareto
+from kernbench.sweeps.pareto import pareto
 from kernbench.topology.builder import resolve_topology
 from kernbench.viz import _palette as palette
 from kernbench.viz import figures
