@@ -59,10 +59,9 @@ def read_machine(
 ) -> MachineConfig:
     draft = Draft.of(source, "machine")
     draft.rest_on_base()
-    complete_table(draft.content, Path() if isinstance(source, Mapping) else Path(source).parent)
     draft.override(overrides)
     complete_table(draft.content, Path())
-    return draft.validated(MachineConfig, lambda: load_yaml(preset_path("default")), machine_faults)
+    return draft.machine()
 
 
 def read_ccl(source: str | Path | Mapping[str, Any] | CclConfig, machine: MachineConfig | None = None) -> CclConfig:
@@ -100,6 +99,7 @@ class Draft:
 
     name: str
     content: dict[str, Any]
+    path: Path = Path("machine")
     faults: list[Fault] = field(default_factory=list)
     overridden: set[tuple[Any, ...]] = field(default_factory=set)
     complaints: list[Fault] = field(default_factory=list)  # of overrides
@@ -113,21 +113,37 @@ class Draft:
         if not isinstance(content, dict):
             what = {type(None): "is empty", list: "holds a list"}.get(type(content), "holds a single value")
             raise ConfigError(f"{path}: {what}; expected groups of keys, as in the packaged default")
-        return cls(path.name, plain(content), doubles)
+        return cls(path.name, plain(content), path, doubles)
 
-    def rest_on_base(self) -> None:
-        """Merge the content into its base, if it names one."""
+    def rest_on_base(self, above: tuple[Path, ...] = ()) -> None:
+        """Read the table that the content names, and merge it into its base: a preset, or a file that must be valid alone."""
+        complete_table(self.content, self.path.parent)
         if _BASE not in self.content:
             return
         base = self.content.pop(_BASE)
+        above = (*above, self.path.resolve())
+        below = Draft.of(self._base(base, above), "base")
+        below.rest_on_base(above)
         if base not in presets():
-            self.faults.append(Fault(f"{_BASE} = {quote(base)} is not a preset; {hint(base, presets())}", ((_BASE,),)))
-            # Go on with a base, to report the faults of the given keys, too.
-            base = "default"
-        below = Draft.of(preset_path(base), base)
-        below.rest_on_base()
+            below.machine()
         _merge(below.content, self.content)
         self.content = below.content
+
+    def _base(self, base: object, above: tuple[Path, ...]) -> Path:
+        if base in presets():
+            return preset_path(str(base))
+        path = self.path.parent / str(base)
+        if not str(base).endswith((".yaml", ".yml")):
+            fault = f"is not a preset, nor a file that ends in .yaml; {hint(base, presets())}"
+        elif path.resolve() in above:
+            fault = "rests on this file; name another one"
+        else:
+            return path
+        self.faults.append(Fault(f"{_BASE} = {quote(base)} {fault}", ((_BASE,),)))
+        return preset_path("default")  # to report the faults of the given keys, too
+
+    def machine(self) -> MachineConfig:
+        return self.validated(MachineConfig, lambda: load_yaml(preset_path("default")), machine_faults)
 
     def override(self, overrides: Mapping[str, object] | Sequence[str]) -> None:
         paths, faults = override(self.content, overrides)
@@ -324,8 +340,8 @@ def json_schema() -> dict[str, Any]:
     partial = {name + _PARTIAL: _without_required(group) for name, group in groups.items()}
     top = partial.pop("Machine" + _PARTIAL)
     top["properties"][_BASE] = {
-        "enum": presets(),
-        "description": "Preset that supplies every key that is left out",
+        "anyOf": [{"enum": presets()}, {"type": "string", "pattern": r"\.ya?ml$"}],
+        "description": "Preset or machine file that supplies every key that is left out",
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

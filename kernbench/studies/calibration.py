@@ -307,7 +307,11 @@ class Calibration:
 
     def _head(self) -> str:
         n, fitted = len(self.table), self.fields[self.fields["status"] != _NOT_SEEN]["field"]
-        return f"{n} measurements, split by {self.split} (seed {self.seed}); fitted: {', '.join(fitted) or 'nothing'}"
+        text = f"{n} measurements, split by {self.split} (seed {self.seed}); fitted: {', '.join(fitted) or 'nothing'}"
+        held_out = self.errors[(self.errors["rows"] == HELD_OUT) & (self.errors["limited_by"] == "all")].iloc[0]
+        before, after = (float(held_out[name]) for name in ("data_sheet_pct", "median_pct"))
+        said = f"{text}; held-out median error {before:.2g} % before, {after:.2g} % fitted"
+        return f"{said}: worse than before" if after > before else said
 
     def to_dict(self) -> dict[str, Any]:
         """Return fields, errors and rows as plain values."""

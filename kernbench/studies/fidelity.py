@@ -411,12 +411,16 @@ class FidelityStudy(Study):
             for name in factors
             if name not in (*_FACTORS, *ZEROS)
         ]
-        faults += [
-            f"measured: {text} names no machine; write MACHINE=FILE, as in preset:a100_sxm=gemm.csv"
-            for text in measured
-            if "=" not in text
-        ]
-        every: list[str | Path] = [*files, *(path for _, paths in _devices(measured) for path in paths)]
+        every: list[str | Path] = [*files]
+        for text in measured:
+            _, named, name = text.partition("=")
+            if not named:
+                faults.append(f"measured: {text} names no machine; write MACHINE=FILE, as in preset:a100_sxm=gemm.csv")
+                continue
+            paths = _measurements(name)
+            every += paths
+            if not paths:
+                faults.append(f"measured: {name} holds no CSV file; give the folder of the measurements, or a file")
         try:
             references = read_references(every) if every else []
         except ConfigError as error:
@@ -583,22 +587,20 @@ def _points(machine: Machine, number: int, reference: Reference, most_bytes: int
     return [{**point, MACHINE: changes, LABELS: {**shown, "mechanism": name}} for name, changes in tried.items()]
 
 
-def _devices(measured: Sequence[str]) -> Iterator[tuple[str, list[Path]]]:
-    """Yield each device with its files."""
-    for text in measured:
-        device, _, name = text.partition("=")
-        path = Path(name)
-        yield device, sorted(path.glob("*.csv")) if path.is_dir() else [path]
+def _measurements(name: str) -> list[Path]:
+    path = Path(name)
+    return sorted(path.glob("*.csv")) if path.is_dir() else [path]
 
 
 def _measured(
     machine: Machine, *, measured: Sequence[str], most_bytes: int, **_: Any
 ) -> Iterator[tuple[Reference, Row | str]]:
     """Yield each measurement of a device with the point that predicts it, or why it cannot be predicted."""
-    for device, paths in _devices(measured):
+    for text in measured:
+        device, _, name = text.partition("=")
         base = resolve_topology(device)
         changes = {change.field: change.after for change in machine_changes(machine.spec, base.spec)}
-        for reference in read_references(paths):
+        for reference in read_references(_measurements(name)):
             point = point_of(base, reference, max(most_bytes, MOST_DEVICE_BYTES))
             if not isinstance(point, str):
                 shown = {

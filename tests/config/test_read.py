@@ -131,7 +131,7 @@ def test_an_unknown_base_lists_the_presets(base):
     hint = "did you mean small? " if base == "smal" else ""
     if base != ["small"]:
         assert line == (
-            f"base = {base!r} is not a preset; {hint}known: a100_sxm, a100_sxm_calibrated, default, detailed, "
+            f"base = {base!r} is not a preset, nor a file that ends in .yaml; {hint}known: a100_sxm, a100_sxm_calibrated, default, detailed, "
             "gpu_launch, h100_sxm, h100_sxm_calibrated, h200_sxm, hbm3_conservative, large, protocol_overhead, "
             "six_sip_torus, small, tpu_v5e, wormhole_n150"
         )
@@ -140,6 +140,34 @@ def test_an_unknown_base_lists_the_presets(base):
 def test_faults_of_a_file_on_a_base_carry_its_name(write):
     with pytest.raises(ConfigError, match=r"^mine\.yaml: cube\.hbm\.acces_ns is unknown; did you mean access_ns\?"):
         read_machine(write("base: default\ncube: {hbm: {acces_ns: 7}}\n", "mine.yaml"))
+
+
+def test_a_base_is_a_file_beside_the_one_that_names_it(write, tmp_path):
+    (tmp_path / "parts").mkdir()
+    write("base: small\ncube: {hbm: {access_ns: 7}, noc: {pitch_mm: 5}}\n", "parts/mine.yaml")
+    read = read_machine(write("base: parts/mine.yaml\ncube: {hbm: {access_ns: 9}}\n"))
+    assert read == read_machine({"base": "small"}, {"cube.hbm.access_ns": 9, "cube.noc.pitch_mm": 5})
+
+
+def test_the_table_of_a_base_is_beside_that(write, tmp_path):
+    (tmp_path / "parts").mkdir()
+    write("m,k,n,efficiency\n64,64,64,0.5\n", "parts/table.csv")
+    write("base: small\ncube: {pe: {pe_gemm: {table: table.csv}}}\n", "parts/mine.yaml")
+    assert read_machine(write("base: parts/mine.yaml\n")).cube.pe.pe_gemm.table == ((64, 64, 64, 0.5),)
+
+
+def test_faults_of_a_base_carry_its_name(write):
+    write("base: small\ncube: {hbm: {access_ns: -7}}\n", "mine.yaml")
+    with pytest.raises(ConfigError, match=r"^mine\.yaml: cube\.hbm\.access_ns = -7\.0 "):
+        read_machine(write("base: mine.yaml\ncube: {hbm: {access_ns: 7}}\n"))
+    with pytest.raises(ConfigError, match=r"other\.yaml"):
+        read_machine(write("base: other.yaml\n"))
+
+
+def test_files_that_rest_on_each_other_are_refused(write):
+    write("base: topology.yaml\n", "mine.yaml")
+    with pytest.raises(ConfigError, match=r"^mine\.yaml: base = 'topology\.yaml' rests on this file"):
+        read_machine(write("base: mine.yaml\n"))
 
 
 # Overrides

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import yaml
@@ -173,6 +175,13 @@ def test_a_value_at_a_bound_says_so(measured):
     assert share["fitted"] == pytest.approx(0.8)
     assert share["status"] == "fitted: at a bound"
     assert f"fitted: {EFFICIENCY}" in repr(found)
+
+
+def test_a_fit_that_made_the_error_of_other_rows_larger_says_so(measured):
+    found = kb.calibrate("preset:small", measured, [EFFICIENCY])
+    assert repr(found).splitlines()[0].endswith(" % fitted")
+    worse = replace(found, errors=found.errors.assign(data_sheet_pct=1.0, median_pct=2.0))
+    assert repr(worse).splitlines()[0].endswith("error 1 % before, 2 % fitted: worse than before")
 
 
 def test_too_few_rows_that_can_run_are_listed(tmp_path):

@@ -174,6 +174,9 @@ def test_a_device_is_compared_with_measurements_of_its_own(tmp_path):
     assert finding.values["mean_pct"] == pytest.approx(100 * ((1.1 * 1.25 * 1.02) ** (1 / 3) - 1))
     with pytest.raises(ConfigError, match="names no machine; write MACHINE=FILE, as in preset"):
         study.run("preset:small", measured=[str(measured)])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="empty holds no CSV file; give the folder of the measurements"):
+        study.run("preset:small", measured=[f"preset:small={tmp_path / 'empty'}"])
 
 
 def shares(**ours):
