@@ -116,7 +116,7 @@ class Draft:
         return cls(path.name, plain(content), path, doubles)
 
     def rest_on_base(self, above: tuple[Path, ...] = ()) -> None:
-        """Read the table that the content names, and merge it into its base: a preset, or a file that must be valid alone."""
+        """Read the table that the content names; merge it into its base: a preset, or a file that is valid alone."""
         complete_table(self.content, self.path.parent)
         if _BASE not in self.content:
             return

@@ -413,8 +413,8 @@ class FidelityStudy(Study):
         ]
         every: list[str | Path] = [*files]
         for text in measured:
-            _, named, name = text.partition("=")
-            if not named:
+            name = text.partition("=")[2]
+            if "=" not in text:
                 faults.append(f"measured: {text} names no machine; write MACHINE=FILE, as in preset:a100_sxm=gemm.csv")
                 continue
             paths = _measurements(name)
@@ -597,7 +597,7 @@ def _measured(
 ) -> Iterator[tuple[Reference, Row | str]]:
     """Yield each measurement of a device with the point that predicts it, or why it cannot be predicted."""
     for text in measured:
-        device, _, name = text.partition("=")
+        device, name = text.split("=", 1)
         base = resolve_topology(device)
         changes = {change.field: change.after for change in machine_changes(machine.spec, base.spec)}
         for reference in read_references(_measurements(name)):

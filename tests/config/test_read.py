@@ -131,9 +131,9 @@ def test_an_unknown_base_lists_the_presets(base):
     hint = "did you mean small? " if base == "smal" else ""
     if base != ["small"]:
         assert line == (
-            f"base = {base!r} is not a preset, nor a file that ends in .yaml; {hint}known: a100_sxm, a100_sxm_calibrated, default, detailed, "
-            "gpu_launch, h100_sxm, h100_sxm_calibrated, h200_sxm, hbm3_conservative, large, protocol_overhead, "
-            "six_sip_torus, small, tpu_v5e, wormhole_n150"
+            f"base = {base!r} is not a preset, nor a file that ends in .yaml; {hint}known: a100_sxm, "
+            "a100_sxm_calibrated, default, detailed, gpu_launch, h100_sxm, h100_sxm_calibrated, h200_sxm, "
+            "hbm3_conservative, large, protocol_overhead, six_sip_torus, small, tpu_v5e, wormhole_n150"
         )
 
 
