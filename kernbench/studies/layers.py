@@ -35,7 +35,6 @@ from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError, VerificationError
 from kernbench.kernels.partition import chunk
 from kernbench.ops import matmul
-from kernbench.ops._routes import host_ns
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul import (
     BY_BLOCKS,
@@ -176,9 +175,7 @@ def _placed(config: MachineConfig, product: StoredProduct) -> matmul.Product:
         for shape, at, trans in ((a, at_a, product.trans_a), (b, at_b, product.trans_b))
     )
     c = Stored.of(config, (product.m, product.n), BY_ROWS) if product.placement == BY_BLOCKS else None
-    return matmul.Product(
-        product.m, product.n, product.k, product.dtype, stored_a, stored_b, c, host_ns=host_ns(config)
-    )
+    return matmul.Product(product.m, product.n, product.k, product.dtype, stored_a, stored_b, c)
 
 
 def layer_work(config: MachineConfig, product: StoredProduct) -> matmul.ProductWork:

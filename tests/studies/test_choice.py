@@ -256,6 +256,13 @@ def test_estimates_of_a_product_come_before_simulated_times():
     assert "estimates, not simulated" in second.answer.sections()["estimates"]
 
 
+def test_estimates_are_from_the_launch_leaving_the_host_as_simulated_times_are():
+    dear = SIP.with_({"system.host.launch_ns": 5000.0, "system.host.descriptor_ns": 500.0})
+    free, paid = (kb.gemm(64, 256, 64, machine=x, workers=1).candidates for x in (SIP, dear))
+    assert [x.estimate_ns for x in paid] == [x.estimate_ns for x in free]
+    assert [x.simulated_ns for x in paid] == [x.simulated_ns for x in free]
+
+
 def test_a_placement_whose_estimate_is_above_a_simulated_time_is_not_simulated():
     chosen = kb.gemm(64, 64, 512, machine=SIP, workers=1)
     for candidate in chosen.candidates:
