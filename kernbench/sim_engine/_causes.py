@@ -24,18 +24,20 @@ class Cause:
     __slots__ = ("before", "command", "depth", "event", "parts")
 
     def __init__(self, event: int = NONE) -> None:
-        self.event, self.command, self.depth = event, -1, 0
-        self.before: Cause | None = None
+        self.begins(event, -1, None, 0)
+
+    def begins(self, event: int, command: int, before: Cause | None, depth: int) -> None:
+        """Set all fields: what `then` does in place of `__init__`."""
+        self.event, self.command, self.before, self.depth = event, command, before, depth
         self.parts: list[int] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 
     def then(self, command: int, part: int, ps: int) -> Cause:
         """Extend the path by `ps` in one part of a command; a path of that command that is no event yet is copied."""
-        found = Cause()
-        found.command = command
+        found = Cause.__new__(Cause)
         if self.event or self.command != command:
-            found.before, found.depth = self, 0 if self.event else self.depth + 1
+            found.begins(NONE, command, self, 0 if self.event else self.depth + 1)
         else:
-            found.before, found.depth = self.before, self.depth
+            found.begins(NONE, command, self.before, self.depth)
             for i in range(_WIDTH):
                 found.parts[i] = self.parts[i]
         found.parts[part] += ps
@@ -43,3 +45,12 @@ class Cause:
 
 
 NOTHING = Cause()
+
+
+class Moment:
+    """A time [ps] and its cause; one that is set again and again costs no object."""
+
+    __slots__ = ("by", "ps")
+
+    def __init__(self, ps: int = 0, by: Cause = NOTHING) -> None:
+        self.ps, self.by = ps, by

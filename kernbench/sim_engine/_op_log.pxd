@@ -8,6 +8,7 @@ from kernbench.sim_engine._log_table cimport LogTable
 from kernbench.sim_engine._waits cimport Waits
 
 cdef int64_t HELD, MOVE, NONE, ROW, STAGES, STEP
+cdef int _DEEPEST
 
 
 cdef class OpLog:

@@ -34,7 +34,7 @@ from kernbench.analysis._records import (
     covered_ps,
 )
 from kernbench.analysis._stages import ROW_KINDS
-from kernbench.sim_engine._causes import Cause
+from kernbench.sim_engine._causes import Cause, Moment
 from kernbench.sim_engine._log_table import LogTable
 from kernbench.sim_engine._network import ENGINE
 from kernbench.sim_engine._waits import Waits
@@ -75,8 +75,8 @@ class OpLog:
         self.stages, self.allocations = LogTable(len(StageWork._fields)), LogTable(len(ALLOCATIONS))
         self.steps, self.paths = LogTable(len(STEPS)), LogTable(len(STAGE_PATHS))
         self.order = LogTable(2)  # (command, predecessor)
-        # Unless tiles are logged: (sent [ps], cause), by key, of the latest requests that began a busy period.
-        self.openers: dict[int, tuple[int, Cause]] = {}
+        # Unless tiles are logged: when and why the latest requests that began a busy period were sent, by key.
+        self.openers: dict[int, Moment] = {}
 
     def component(self, name: str) -> int:
         return self.components.setdefault(name, len(self.components))
@@ -172,7 +172,7 @@ class OpLog:
         if len(self.openers) == _OPENERS:
             for old in list(self.openers)[: _OPENERS // 2]:
                 del self.openers[old]
-        self.openers[key] = asked, cause
+        self.openers[key] = Moment(asked, cause)
 
     def then(self, cause: Cause, command: int, part: int, ps: int) -> Cause:
         """Extend a cause by `ps` in a part of a command; a long chain of paths is converted to events."""

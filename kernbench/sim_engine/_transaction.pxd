@@ -22,6 +22,7 @@ cdef class Route:
     cpdef dict counts(self)
 
 
+@cython.no_gc
 @cython.freelist(64)
 cdef class Extent:
     cdef public str node_id

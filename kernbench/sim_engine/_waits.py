@@ -25,7 +25,7 @@ class Waits:
         self.last[key] = NOWHERE
 
     def of(self, key: int) -> int:
-        return self.last.get(key, UNKNOWN)
+        return self.last.get(key, UNKNOWN) if self.last else UNKNOWN
 
     def landed(self, key: int, wait: int) -> None:
         self.last[key] = wait

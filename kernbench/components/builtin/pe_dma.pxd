@@ -16,7 +16,7 @@ from kernbench.components.builtin.pe_scheduler cimport TileGrid, TilePipeline, T
 from kernbench.components._command cimport Command
 from kernbench.components._pe cimport Job, Pe, PeProgram
 from kernbench.sim_engine._core cimport Arbiter as CArbiter, Core
-from kernbench.sim_engine._causes cimport Cause
+from kernbench.sim_engine._causes cimport Cause, Moment
 from kernbench.sim_engine._network cimport Network
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._callee cimport Callee
@@ -44,7 +44,7 @@ cdef Cause NOTHING
 cdef int _LOAD, _STORE, _LOOKUP, _DMA_IN, _DMA_OUT, _READ, _WRITE
 @cython.locals(cause=Cause)
 cdef _sent(Transaction txn, DmaChannel channel, OpLog log, int64_t now, Cause other)
-@cython.locals(cause=Cause, there=Cause, since=int64_t, asked=int64_t, served=int64_t)
+@cython.locals(cause=Cause, found=Cause, opener=Moment, since=int64_t, asked=int64_t, served=int64_t)
 cdef Cause _landed(int64_t command, int transit, int count, Transaction txn, int64_t now, OpLog log)
 
 
@@ -62,13 +62,13 @@ cdef class DmaChannel(Callee):
     cdef public int64_t _wake
     cdef public bint _progressing, _logs
     cdef public int64_t before_ps, _issued, _done
-    cdef public list _ended_ps, _ended
+    cdef public list _ended
     cdef public Cause before, cause, second, third
-    @cython.locals(i=int64_t, ended_ps=int64_t, before=Cause, ended=Cause)
+    @cython.locals(end=Moment, ended_ps=int64_t, before=Cause, ended=Cause)
     cpdef _decide(self, int64_t t, Cause by)
     @cython.locals(source=Source, t=int64_t)
     cpdef progress(self)
-    @cython.locals(txn=Transaction, source=Source)
+    @cython.locals(txn=Transaction, source=Source, by=Cause, end=Moment)
     cpdef landed(self, arg)
 
 
@@ -126,7 +126,7 @@ cdef class MatrixStream:
     cdef public str home
     cdef public int64_t at, pa
     cdef public dict interleaved
-    @cython.locals(offset=int64_t, nbytes=int64_t, pa=int64_t)
+    @cython.locals(grid=TileGrid, rows=int64_t, offset=int64_t, nbytes=int64_t, pa=int64_t, extent=Extent)
     cpdef list extents(self, int64_t r, int64_t c)
 
 
@@ -137,38 +137,45 @@ cdef class Traffic:
     cpdef landed(self, Transaction txn, int64_t now, OpLog log, int64_t command, int64_t kind)
 
 
+@cython.no_gc
+cdef class TileBuffers:
+    cdef int64_t left, complete_ps, free_ps
+    cdef Cause complete_by, free_by
+
+
 cdef class TileReads(Source):
     cdef public TileJob job
-    cdef public list operands
     cdef public int64_t buffers
+    cdef MatrixStream _a, _b
     cdef Core _core
     cdef OpLog _log
     cdef DmaChannel _reader
     cdef TilePipeline _pipeline
     cdef int64_t _component, _tile, _m
-    cdef list _complete, _complete_by, _free, _free_by, _left, _along, _once, _pending
-    cdef int64_t _next, _ring, _shared
+    cdef list _others, _tiles, _row, _column, _once, _pending
+    cdef int64_t _next, _ring, _shared, _freed
     cdef PeDma _dma
     cdef Cause _fourth
     cdef bint _arriving
     cdef Traffic _traffic
-    @cython.locals(kt=int64_t, m=int64_t, n=int64_t, k=int64_t, stream=MatrixStream)
+    @cython.locals(kt=int64_t, nt=int64_t, m=int64_t, n=int64_t, k=int64_t, a=MatrixStream, b=MatrixStream)
     cpdef _begin(self, int64_t out)
-    @cython.locals(job=TileJob, i=int64_t, k=int64_t, tiles=list, pending=list)
+    @cython.locals(job=TileJob, i=int64_t, k=int64_t, pending=list, tile=TileBuffers)
     cpdef _prepare(self)
     cpdef int64_t _before(self) except? -1
-    @cython.locals(left=int64_t)
+    @cython.locals(tile=TileBuffers)
     cpdef int64_t arrival(self, int64_t i) except -2
-    @cython.locals(by=Cause)
+    @cython.locals(by=Cause, tile=TileBuffers)
     cpdef Cause arrived_by(self, int64_t i)
+    @cython.locals(tile=TileBuffers)
     cpdef freed(self, int64_t t, Cause by)
-    @cython.locals(job=TileJob, i=int64_t, back=int64_t)
+    @cython.locals(job=TileJob, i=int64_t, before=int64_t, tile=TileBuffers)
     cpdef Cause next_by(self)
-    @cython.locals(job=TileJob, i=int64_t, t=int64_t, before=int64_t, free=int64_t)
+    @cython.locals(job=TileJob, i=int64_t, t=int64_t, before=int64_t, tile=TileBuffers)
     cpdef int64_t next_ps(self) except -2
     @cython.locals(job=TileJob, extent=Extent, now=int64_t, txn=Transaction)
     cpdef bint issue(self) except -1
-    @cython.locals(i=int64_t, at=int64_t, job=TileJob, now=int64_t, log=OpLog, left=int64_t, end=int64_t, by=Cause)
+    @cython.locals(i=int64_t, job=TileJob, now=int64_t, log=OpLog, end=int64_t, by=Cause, tile=TileBuffers)
     cpdef Cause landed(self, Transaction txn)
 
 
@@ -185,7 +192,7 @@ cdef class TileWrites(Source):
     cdef list _pending
     cdef Traffic _traffic
     cpdef int64_t next_ps(self) except -2
-    @cython.locals(job=TileJob, extent=Extent, now=int64_t, txn=Transaction)
+    @cython.locals(job=TileJob, extent=Extent, now=int64_t, nt=int64_t, first=cython.bint, txn=Transaction)
     cpdef bint issue(self) except -1
     @cython.locals(job=TileJob, now=int64_t, log=OpLog, end=int64_t, by=Cause)
     cpdef Cause landed(self, Transaction txn)

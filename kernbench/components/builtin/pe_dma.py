@@ -12,7 +12,7 @@ from kernbench.components._command import Load, Ref, Run, Store
 from kernbench.components._pe import Job
 from kernbench.policy._routing import router_of
 from kernbench.sim_engine._callee import Callee
-from kernbench.sim_engine._causes import MEMORY, NOTHING, READING, READS, WRITES, WRITING, Cause
+from kernbench.sim_engine._causes import MEMORY, NOTHING, READING, READS, WRITES, WRITING, Cause, Moment
 from kernbench.sim_engine._network import BULK, Arbiter
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Extent, Transaction
@@ -62,7 +62,7 @@ class DmaChannel(Callee):
         self._logs = pe.log.operation
         # Of the previous request, and of the ends that made room: a ring with an entry per outstanding request.
         self.before_ps, self.before = -1, NOTHING
-        self._ended_ps, self._ended = [-1] * limit, [NOTHING] * limit
+        self._ended = [Moment(-1) for _ in range(limit)]
         self._issued = self._done = 0
         self.cause = self.second = self.third = NOTHING
 
@@ -90,8 +90,8 @@ class DmaChannel(Callee):
 
     def _decide(self, t: int, by: Cause) -> None:
         """Choose the cause of a request issued now: its source, the previous request, or one whose end made room."""
-        i = self._issued % self.limit
-        before, ended, ended_ps = self.before, self._ended[i], self._ended_ps[i]
+        end = self._ended[self._issued % self.limit]
+        before, ended, ended_ps = self.before, end.by, end.ps
         self._issued += 1
         if ended_ps > t and ended_ps > self.before_ps:
             self.cause, self.second, self.third = ended, by, before
@@ -111,8 +111,8 @@ class DmaChannel(Callee):
         txn.arg = None  # links keep their latest transaction
         by = source.landed(txn)
         if self._logs:
-            i = self._done % self.limit
-            self._ended_ps[i], self._ended[i] = self.core.now, by
+            end = self._ended[self._done % self.limit]
+            end.ps, end.by = self.core.now, by
             self._done += 1
         self.outstanding -= 1
         if self.queue:
@@ -395,17 +395,20 @@ def _landed(command: int, transit: int, count: int, txn: Transaction, now: int, 
     """
     served, cause = txn.served_ps, txn.cause
     assert cause is not None
-    if served < 0:
-        return log.then(cause, command, count, 1).then(command, transit, now - txn.asked_ps)
     since, asked = txn.arrived_ps, txn.asked_ps
-    if txn.opener == txn.key:
+    if served < 0:
+        served = since = now
+    elif txn.opener == txn.key:
         since = txn.since_ps
         log.opened(txn.key, asked, cause)
-    elif txn.opener in log.openers:
-        since = txn.since_ps
-        asked, cause = log.openers[txn.opener]
-    there = log.then(cause, command, count, 1).then(command, transit, since - asked)
-    return there.then(command, MEMORY, served - since).then(command, transit, now - served)
+    else:
+        opener = log.openers.get(txn.opener)
+        if opener is not None:
+            since, asked, cause = txn.since_ps, opener.ps, opener.by
+    found = log.then(cause, command, count, 1)
+    found.parts[transit] += since - asked + now - served
+    found.parts[MEMORY] += served - since
+    return found
 
 
 _READ, _WRITE = READ, WRITE
@@ -435,9 +438,14 @@ class MatrixStream:
         """Return the extents of a tile, which callers do not change."""
         if self.strided:
             return self._touched(self.grid.strided(r, c))
-        offset, nbytes = self.grid.packed(r, c)
+        grid = self.grid
+        rows = grid.height(r)
+        offset, nbytes = grid.offset(r, c, rows), rows * grid.width(c) * grid.itemsize
         if self.home is not None:
-            return [Extent(self.home, self.at + offset, nbytes)]
+            extent = Extent.__new__(Extent)
+            extent.node_id, extent.offset, extent.nbytes = self.home, self.at + offset, nbytes
+            extent.pieces, extent.lines = (), None
+            return [extent]
         if self.pa >= 0:
             pa = self.pa + offset
             found = self.interleaved.get((pa, nbytes))
@@ -484,31 +492,43 @@ class Traffic:
             log.stage(command, kind, self.since_ps, now, self.took_ps, self.n, self.nbytes, log.route(txn.back))
 
 
+class TileBuffers:
+    """Buffers of a tile in TCM: `left` of its requests have not ended, or it is complete, later free since a moment."""
+
+    __slots__ = ("complete_by", "complete_ps", "free_by", "free_ps", "left")
+
+    def __init__(self) -> None:
+        self.left = self.complete_ps = self.free_ps = 0
+        self.complete_by: Cause | None = None
+        self.free_by = NOTHING
+
+
 class TileReads(Source):
     """Reads the streamed operands of a job, tile after tile, as their buffers in TCM become free.
 
-    Tile i has entry i % `_ring` of three lists until its buffers are free: `_left` of its requests have not ended; if
-    that is -1, it is `_complete` in TCM since that time, by the cause `_complete_by`.
+    Tile i has entry i % `_ring` of `_tiles`, until a later tile gets the buffers. `_freed` counts the tiles whose
+    buffers are free again.
     """
 
     def __init__(self, job: TileJob, operands: list[tuple[MatrixStream, Operand]], buffers: int) -> None:
-        self.job, self.operands, self.buffers = job, operands, buffers
+        self.job, self.buffers = job, buffers
+        streams = {operand.axes: stream for stream, operand in operands}
+        self._a, self._b = streams.get("mk"), streams.get("kn")
+        self._others = [(stream, operand) for stream, operand in operands if operand.axes not in {"mk", "kn"}]
         pe = job.pe
         self._core, self._log = pe.core, pe.log
         self._dma, self._reader, self._pipeline = pe.dma, pe.dma.reader, pe.pipeline
         self._component: int = pe.dma.component
-        # Tiles without a request are prepared with the next one that has some.
-        tiles = 1 if any(operand.axes in {"mk", "kn"} for _, operand in operands) else job.kt
-        self._ring = (buffers + 1) * tiles
-        self._left, self._complete = [0] * self._ring, [0] * self._ring
-        self._complete_by: list[Cause | None] = [None] * self._ring
-        self._free: list[int] = []
-        self._free_by: list[Cause] = []
+        # Operands without k keep their buffers for an output tile.
+        self._ring = (buffers + 1) * (job.kt if self._others else 1)
+        self._tiles: list[TileBuffers] = []
+        self._freed = 0
         self._fourth = NOTHING  # another cause of the next request
         self._tile = -1
         self._m = -1
-        # Of operands along k, by tile; of others; and of the present tile, the first `_shared` of them along k.
-        self._along: list[list[list[Extent]]] = []
+        # Of A and B, by k; of others; and of the present tile, the first `_shared` of them along k.
+        self._row: list[list[Extent]] = []
+        self._column: list[list[Extent]] = []
         self._once: list[Extent] = []
         self._pending: list[Extent] = []
         self._next = self._shared = 0
@@ -518,17 +538,16 @@ class TileReads(Source):
 
     def _begin(self, out: int) -> None:
         """Plan the reads of an output tile: operands along k are read for each k tile, the others with the last one."""
-        kt = self.job.kt
-        m, n = self.job.plan.out_place(out)
-        along, once = [], []
-        for i, (stream, operand) in enumerate(self.operands):
-            if operand.axes == "mk":
-                along.append(self._along[i] if m == self._m else [stream.extents(m, k) for k in range(kt)])
-            elif operand.axes == "kn":
-                along.append([stream.extents(k, n) for k in range(kt)])
-            else:
-                once += stream.extents(*operand.place(m, n, kt - 1))
-        self._along, self._once, self._m = along, once, m
+        kt, nt = self.job.kt, self.job.plan.nt
+        m, n = out // nt, out % nt
+        a, b = self._a, self._b
+        if a is not None and m != self._m:
+            self._row = [a.extents(m, k) for k in range(kt)]
+        if b is not None:
+            self._column = [b.extents(k, n) for k in range(kt)]
+        self._m = m
+        if self._others:
+            self._once = [x for each, operand in self._others for x in each.extents(*operand.place(m, n, kt - 1))]
 
     def _prepare(self) -> None:
         job = self.job
@@ -538,13 +557,18 @@ class TileReads(Source):
             if not k:
                 self._begin(i // job.kt)
             pending: list[Extent] = []
-            for tiles in self._along:
-                pending += tiles[k]
+            if self._a is not None:
+                pending.extend(self._row[k])
+            if self._b is not None:
+                pending.extend(self._column[k])
             self._shared = len(pending)
             if k == job.kt - 1:
-                pending += self._once
+                pending.extend(self._once)
             self._pending, self._next = pending, 0
-            self._left[i % self._ring] = len(pending)
+            if i < self._ring:
+                self._tiles.append(TileBuffers())
+            tile = self._tiles[i % self._ring]
+            tile.left = len(pending)
 
     def _before(self) -> int:
         """Return the tile whose buffers the next request takes; it is negative if none has had them yet."""
@@ -554,19 +578,21 @@ class TileReads(Source):
         """Time at which tile `i` is complete in TCM [ps], -1 if unknown."""
         if i > self._tile:
             return -1
-        left = self._left[i % self._ring]
-        if left < 0:
-            return self._complete[i % self._ring]
-        return -1 if left else self.job.planned(i)
+        tile = self._tiles[i % self._ring]
+        if tile.complete_by is not None:
+            return tile.complete_ps
+        return -1 if tile.left else self.job.planned(i)
 
     def arrived_by(self, i: int) -> Cause:
-        by, self._complete_by[i % self._ring] = self._complete_by[i % self._ring], None
+        tile = self._tiles[i % self._ring]
+        by, tile.complete_by = tile.complete_by, None
         return self.job.plan_of(i) if by is None else by
 
     def freed(self, t: int, by: Cause) -> None:
         """Note when and why the buffers of the next tile have become free."""
-        self._free.append(t)
-        self._free_by.append(by)
+        tile = self._tiles[self._freed % self._ring]
+        tile.free_ps, tile.free_by = t, by
+        self._freed += 1
         if not self._arriving:
             self._reader.progress()
 
@@ -578,21 +604,22 @@ class TileReads(Source):
         before = self._before()
         if before < 0:
             return t
-        if before >= len(self._free):
+        if before >= self._freed:
             return -1
-        free = self._free[before]
-        return t if t > free else free
+        tile = self._tiles[before % self._ring]
+        return t if t > tile.free_ps else tile.free_ps
 
     def next_by(self) -> Cause:
         job, i = self.job, self._tile
-        back = self._before()
+        before = self._before()
         self._fourth = NOTHING
-        if back < 0:
+        if before < 0:
             return job.plan_of(i)
-        if self._free[back] > job.planned_ps + (i + 1) * job.tile_ps:
+        tile = self._tiles[before % self._ring]
+        if tile.free_ps > job.planned_ps + (i + 1) * job.tile_ps:
             self._fourth = job.planned_by
-            return self._free_by[back]
-        self._fourth = self._free_by[back]
+            return tile.free_by
+        self._fourth = tile.free_by
         return job.plan_of(i)
 
     def issue(self) -> bool:
@@ -625,12 +652,10 @@ class TileReads(Source):
             by = _landed(job.id, READING, READS, txn, now, log)
         if log.operation:
             self._traffic.landed(txn, now, log, job.id, _DMA_IN)
-        at = i % self._ring
-        left = self._left[at] - 1
-        if left:
-            self._left[at] = left
-        else:
-            self._left[at], self._complete[at], self._complete_by[at] = -1, now, by
+        tile = self._tiles[i % self._ring]
+        tile.left -= 1
+        if not tile.left:
+            tile.complete_ps, tile.complete_by = now, by
             if i == job.fetched:
                 self._arriving = True
                 self._pipeline.advance()
@@ -666,11 +691,13 @@ class TileWrites(Source):
         first = not self._pending
         if first:
             self._since = self._pipeline.store_dma.first()
-            self._pending = self.stream.extents(*job.plan.out_place(self._out))[::-1]
+            nt = job.plan.nt
+            self._pending = self.stream.extents(self._out // nt, self._out % nt)[::-1]
             self._out += 1
         extent = self._pending.pop()
         self._unacknowledged += 1
-        txn = Transaction(extent.nbytes, extent.offset, self._writer, self, extent.lines)
+        txn = Transaction.__new__(Transaction)
+        txn.begins(extent.nbytes, extent.offset, self._writer, self, extent.lines)
         txn.asked_ps, txn.tile = now, job.tile_of(self._out - 1)
         _sent(txn, self._writer, self._log, now, NOTHING)
         if first:

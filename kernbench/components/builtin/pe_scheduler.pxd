@@ -13,7 +13,7 @@ cdef class VectorJob
 from kernbench.components.builtin.pe_dma cimport TileReads, TileWrites
 from kernbench.components._command cimport Command
 from kernbench.components._pe cimport Job, Pe, PeProgram
-from kernbench.sim_engine._causes cimport Cause
+from kernbench.sim_engine._causes cimport Cause, Moment
 from kernbench.sim_engine._op_log cimport OpLog
 
 cdef int64_t BEGIN, NONE
@@ -27,21 +27,23 @@ cdef class TileGrid:
     cpdef int64_t height(self, int64_t r) except? -1
     cpdef int64_t width(self, int64_t c) except? -1
     cpdef int64_t elements(self, int64_t r, int64_t c) except? -1
-    @cython.locals(rows=int64_t, offset=int64_t)
+    @cython.locals(rows=int64_t)
     cpdef tuple packed(self, int64_t r, int64_t c)
+    cdef int64_t offset(self, int64_t r, int64_t c, int64_t rows) noexcept
 
 
 cdef class BufferRing:
     cdef public int64_t size, put_, got
-    cdef public list freed, filled, freed_by, filled_by
-    cpdef int64_t room(self)
-    cpdef Cause room_by(self)
-    @cython.locals(i=int64_t)
-    cpdef put(self, int64_t t, Cause by)
-    cpdef int64_t first(self)
-    cpdef Cause first_by(self)
-    @cython.locals(i=int64_t)
-    cpdef take(self, int64_t t, Cause by)
+    cdef public list since
+    cdef Moment room(self)
+    @cython.locals(at=Moment)
+    cdef put(self, int64_t t, Cause by)
+    @cython.locals(at=Moment)
+    cdef int64_t first(self) except -2
+    @cython.locals(at=Moment)
+    cdef Cause first_by(self)
+    @cython.locals(at=Moment)
+    cdef take(self, int64_t t, Cause by)
 
 
 cdef class StageServer:
@@ -63,7 +65,7 @@ cdef class StageServer:
     @cython.locals(spans=int64_t[::1], ahead=int64_t, i=int64_t)
     cpdef int64_t busy_by(self, int64_t now)
     cpdef done(self)
-    @cython.locals(ring=BufferRing, room=int64_t, end=int64_t, by=Cause)
+    @cython.locals(ring=BufferRing, room=Moment, end=int64_t)
     cpdef bint leave(self) except -1
 
 

@@ -16,7 +16,7 @@ from kernbench.components._command import Command, Composite, Dot, Ref, Value, V
 from kernbench.components._pe import Job
 from kernbench.components.builtin.pe_dma import MatrixStream, TileReads, TileWrites
 from kernbench.errors import OutOfMemoryError
-from kernbench.sim_engine._causes import FETCHING, GEMM, MATH, NOTHING, PLAN, STORE, Cause
+from kernbench.sim_engine._causes import FETCHING, GEMM, MATH, NOTHING, PLAN, STORE, Cause, Moment
 from kernbench.sim_engine._op_log import KIND, STEP_KIND, OpLog
 
 if TYPE_CHECKING:
@@ -57,8 +57,10 @@ class TileGrid:
     def packed(self, r: int, c: int) -> tuple[int, int]:
         """(offset, bytes) of tile (r, c) if tiles are stored one after the other."""
         rows = self.height(r)
-        offset = (r * self.tile_rows * self.cols + rows * c * self.tile_cols) * self.itemsize
-        return offset, rows * self.width(c) * self.itemsize
+        return self.offset(r, c, rows), rows * self.width(c) * self.itemsize
+
+    def offset(self, r: int, c: int, rows: int) -> int:
+        return (r * self.tile_rows * self.cols + rows * c * self.tile_cols) * self.itemsize
 
     def strided(self, r: int, c: int) -> list[tuple[int, int]]:
         """(offset, bytes) of every row of tile (r, c) if the matrix is stored row by row."""
@@ -71,39 +73,36 @@ _FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["
 
 
 class BufferRing:
-    """Buffers between two stages: times at which buffer i % size was `freed` (-1 while it is full) and `filled`."""
+    """Buffers between two stages: buffer i % size has been full, or free, since a moment of `since`."""
 
-    __slots__ = ("filled", "filled_by", "freed", "freed_by", "got", "put_", "size")
+    __slots__ = ("got", "put_", "since", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.freed, self.filled = [0] * size, [0] * size
-        self.freed_by, self.filled_by = [NOTHING] * size, [NOTHING] * size
+        self.since = [Moment() for _ in range(size)]
         self.put_ = self.got = 0
 
-    def room(self) -> int:
-        """Time since which the next buffer is free [ps], -1 if unknown."""
-        return self.freed[self.put_ % self.size]
-
-    def room_by(self) -> Cause:
-        return self.freed_by[self.put_ % self.size]
+    def room(self) -> Moment | None:
+        """Moment since which the next buffer is free, None if unknown."""
+        return None if self.put_ - self.got == self.size else self.since[self.put_ % self.size]
 
     def put(self, t: int, by: Cause) -> None:
-        i = self.put_ % self.size
-        self.freed[i] = -1
-        self.filled[i], self.filled_by[i] = t, by
+        at = self.since[self.put_ % self.size]
+        at.ps, at.by = t, by
         self.put_ += 1
 
     def first(self) -> int:
         """Time at which the oldest full buffer was filled [ps], -1 if none is full."""
-        return self.filled[self.got % self.size] if self.put_ > self.got else -1
+        at = self.since[self.got % self.size]
+        return at.ps if self.put_ > self.got else -1
 
     def first_by(self) -> Cause:
-        return self.filled_by[self.got % self.size]
+        at = self.since[self.got % self.size]
+        return at.by
 
     def take(self, t: int, by: Cause) -> None:
-        i = self.got % self.size
-        self.freed[i], self.freed_by[i] = t, by
+        at = self.since[self.got % self.size]
+        at.ps, at.by = t, by
         self.got += 1
 
 
@@ -190,14 +189,13 @@ class StageServer:
         ring, end = self.leaving, self.end
         assert ring is not None
         room = ring.room()
-        if room < 0:
+        if room is None:
             return False
-        by = ring.room_by()
         if self.log.tiles:
-            self.log.left(self.at.event, by.event, room > end)
-        elif room > end:
-            self.at = by
-        self.free, self.free_by = max(room, end), self.at
+            self.log.left(self.at.event, room.by.event, room.ps > end)
+        elif room.ps > end:
+            self.at = room.by
+        self.free, self.free_by = room.ps if room.ps > end else end, self.at
         self.leaving = None
         ring.put(self.free, self.at)
         return True
@@ -541,9 +539,6 @@ class TilePlan:
 
     def read(self, operand: Ref | Value, axes: str, first: bool = False) -> None:
         self.operands.append(Operand(self.grid(axes, operand.dtype.itemsize), axes, first))
-
-    def out_place(self, o: int) -> tuple[int, int]:
-        return divmod(o, self.nt)
 
     def output(self, o: int) -> OutputTile:
         """Cost of output tile `o`; only ragged tiles differ, so there are at most four."""
