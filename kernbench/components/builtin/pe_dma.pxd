@@ -120,13 +120,13 @@ cdef class DmaAccess(Source):
 
 
 cdef class MatrixStream:
-    cdef public object pe, ref
+    cdef public object pe
     cdef public TileGrid grid
     cdef public bint strided
     cdef public str home
-    cdef public int64_t at, pa
+    cdef public int64_t va, at, start, end, pa
     cdef public dict interleaved
-    @cython.locals(grid=TileGrid, rows=int64_t, offset=int64_t, nbytes=int64_t, pa=int64_t, extent=Extent)
+    @cython.locals(grid=TileGrid, rows=int64_t, offset=int64_t, nbytes=int64_t, va=int64_t, pa=int64_t, extent=Extent)
     cpdef list extents(self, int64_t r, int64_t c)
 
 

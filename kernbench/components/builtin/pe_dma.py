@@ -418,21 +418,18 @@ class MatrixStream:
     """A matrix in memory, read or written by tiles.
 
     `home` is the memory that contains the matrix, at `at`, if that is a single one and tiles are stored contiguously.
-    `pa` is its physical address, if it is interleaved memory and consecutive there.
+    Else the range of memory that was translated last goes from `start` to `end`, at the physical address `pa`.
     """
 
     def __init__(self, pe: Pe, ref: Ref, grid: TileGrid) -> None:
         engine = pe.engine
-        self.pe, self.ref, self.grid, self.interleaved = pe, ref, grid, engine.interleaved
+        self.pe, self.va, self.grid, self.interleaved = pe, ref.va, grid, engine.interleaved
         self.strided = pe.gather == "strided"
         whole = pe.mmu.translate(ref.va, grid.rows * grid.cols * grid.itemsize)
         self.home: str | None = None
-        self.at, self.pa = 0, -1
-        if len(whole) == 1 and not self.strided:
-            if engine.addresses.controllers:
-                self.pa = whole[0][0]
-            else:
-                self.home, self.at = engine.locate(whole[0][0])
+        self.at = self.start = self.end = self.pa = 0
+        if len(whole) == 1 and not self.strided and not engine.addresses.controllers:
+            self.home, self.at = engine.locate(whole[0][0])
 
     def extents(self, r: int, c: int) -> list[Extent]:
         """Return the extents of a tile, which callers do not change."""
@@ -446,21 +443,21 @@ class MatrixStream:
             extent.node_id, extent.offset, extent.nbytes = self.home, self.at + offset, nbytes
             extent.pieces, extent.lines = (), None
             return [extent]
-        if self.pa >= 0:
-            pa = self.pa + offset
+        va, pe = self.va + offset, self.pe
+        if not self.start <= va < va + nbytes <= self.end:
+            self.start, self.end, self.pa = pe.mmu.range_of(va)
+        if va + nbytes <= self.end:
+            pa = self.pa + va - self.start
             found = self.interleaved.get((pa, nbytes))
-            return self.pe.engine.extents(pa, nbytes) if found is None else found
-        engine = self.pe.engine
-        return [
-            extent for pa, n in self.pe.mmu.translate(self.ref.va + offset, nbytes) for extent in engine.extents(pa, n)
-        ]
+            return pe.engine.extents(pa, nbytes) if found is None else found
+        return [extent for pa, n in pe.mmu.translate(va, nbytes) for extent in pe.engine.extents(pa, n)]
 
     def _touched(self, runs: Iterable[tuple[int, int]]) -> list[Extent]:
         engine, bits = self.pe.engine, self.pe.engine.line_bits
         lines: dict[str, list[int]] = {}
         nbytes: dict[str, int] = {}
         for offset, size in runs:
-            for pa, n in self.pe.mmu.translate(self.ref.va + offset, size):
+            for pa, n in self.pe.mmu.translate(self.va + offset, size):
                 for extent in engine.extents(pa, n):
                     node_id = extent.node_id
                     _touch(lines.setdefault(node_id, []), extent.offset, extent.nbytes, bits)
