@@ -15,7 +15,9 @@ cdef class Command:
     cdef public str name
     cdef public tuple inputs
     cdef public Value output
-    cdef public object compute, flops, tag
+    cdef public object compute
+    cdef public int64_t flops
+    cdef public object tag
     cdef public tuple runs
     cdef public int64_t done_ps, done_by
     cdef public tuple waiters

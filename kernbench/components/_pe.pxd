@@ -80,7 +80,7 @@ cdef class Pe:
     cdef public tuple place
     cdef public PeDma dma
     cdef public PeIpcq ipcq
-    cdef public dict placed
+    cdef public dict placed, logged
     @cython.locals(output=Value, value=Value)
     cpdef completed(self, Command command, int64_t t)
     cpdef Job job(self, Command command, PeProgram program=*)
@@ -88,7 +88,7 @@ cdef class Pe:
     cpdef add(self, Job job, int64_t issued)
     @cython.locals(other=Command)
     cpdef _order(self, Job job, mine)
-    @cython.locals(command=Command, log=OpLog, program=PeProgram, other=Command, value=Value, made_by=int64_t)
+    @cython.locals(command=Command, log=OpLog, program=PeProgram, other=Command, value=Value, fields=tuple, made_by=int64_t)
     cpdef _log(self, Job job, int64_t issued, list first)
     @cython.locals(scheduler=PeScheduler, dma=PeDma)
     cpdef progress(self)

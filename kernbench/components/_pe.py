@@ -11,7 +11,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from kernbench._registry import COMPONENTS, RUNNERS
-from kernbench.analysis._records import NONE
+from kernbench.analysis._records import NONE, CommandInfo
 from kernbench.components._command import (
     AccessSpan,
     Command,
@@ -492,6 +492,7 @@ class Pe:
     """One processing element.
 
     `order` tracks memory accesses in flight (None before the first); `placed` maps values with space to their programs.
+    Equal commands share an entry of the log, which `logged` has.
     """
 
     def __init__(self, engine: GraphEngine, sip: int, cube: int, pe: int, mmu: PeMmu) -> None:
@@ -517,6 +518,7 @@ class Pe:
         self.pipeline = self.scheduler.pipeline
         self.order: AccessOrder | None = None
         self.placed: dict[Value, PeProgram] = {}
+        self.logged: dict[tuple[Any, ...], CommandInfo] = {}
 
     def job(self, command: Command, program: PeProgram | None = None) -> Job:
         queues = {} if program is None else program.queues
@@ -560,11 +562,18 @@ class Pe:
 
     def _log(self, job: Job, issued: int, first: list[Command] | None) -> None:
         command, log = job.command, self.log
-        made = command.out if isinstance(command, Composite) else command.output
-        shape = made.shape if made is not None else ()
-        sip, cube, pe = self.place
+        shape: tuple[int, ...] = ()
+        if isinstance(command, Composite):
+            if command.out is not None:
+                shape = command.out.shape
+        elif command.output is not None:
+            shape = command.output.shape
         matrix, vector = _engine_work(command)
-        command.id = job.id = made_by = log.command(command.name, sip, cube, pe, shape, command.tag, matrix, vector)
+        fields = (command.name, shape, command.tag, matrix, vector)
+        info = self.logged.get(fields)
+        if info is None:
+            info = self.logged[fields] = CommandInfo(command.name, *self.place, shape, command.tag, matrix, vector)
+        command.id = job.id = made_by = log.command(info)
         program = job.program
         if program is None:
             job.issued_by = log.step(issued, 0, self.cpu, _ISSUE, made_by)

@@ -12,7 +12,7 @@ import numpy as np
 import simpy
 
 from kernbench._units import ACK_BYTES
-from kernbench.analysis._records import NONE, READ, WRITE, Communication, Operation
+from kernbench.analysis._records import NONE, READ, WRITE, CommandInfo, Communication, Operation
 from kernbench.policy.address.pe_mmu import PeMMU, Range, TranslationTable
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Extent, Transaction
@@ -118,7 +118,7 @@ class Broadcast(ABC):
 
     def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[PeId], name: str) -> None:
         self.engine, self.sip = engine, sip
-        self.id = engine.log.command(name, sip)
+        self.id = engine.log.command(CommandInfo(name, sip))
         self.cubes: dict[int, list[int]] = {}
         for cube, pe in targets:
             self.cubes.setdefault(cube, []).append(pe)
@@ -498,7 +498,7 @@ class HostCopy:
         self.done = simpy.Event(engine.env)
         self.done.callbacks.append(self._heard_of)
         self._start = engine.env._now
-        self._id = engine.log.command("h2d" if write else "d2h")
+        self._id = engine.log.command(CommandInfo("h2d" if write else "d2h"))
         # Of each transaction, and where in the copy the bytes of its pieces are.
         extents: list[Extent] = []
         self._at: list[list[tuple[int, int]]] = []

@@ -19,10 +19,8 @@ cdef class OpLog:
     cpdef opened(self, int64_t key, int64_t asked, Cause cause)
     cdef public list routes, _commands
     cdef public LogTable rows, moves, stages, steps, paths, allocations, order
-    cdef dict _known
     cdef int64_t _entered
-    @cython.locals(fields=tuple)
-    cpdef int64_t command(self, str name, int64_t sip=*, int64_t cube=*, int64_t pe=*, tuple shape=*, str tag=*, str dtype=*, tuple vector=*) except -1
+    cpdef int64_t command(self, info) except -1
     @cython.locals(after=int64_t[::1], i=int64_t)
     cpdef after(self, int64_t command, int64_t first)
     cpdef int64_t place(self, str name) except -1

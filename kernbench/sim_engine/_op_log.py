@@ -68,7 +68,6 @@ class OpLog:
         self.waits = Waits()
         self.routes: list[Route] = []
         self._commands: list[CommandInfo] = []
-        self._known: dict[tuple[Any, ...], CommandInfo] = {}  # equal commands of a PE share one
         self._entered = 0
         # Rows and moves end with two numbers of causes.
         self.rows, self.moves = LogTable(len(LOG_COLUMNS) + 2), LogTable(len(TRANSFERS) + 2)
@@ -81,17 +80,10 @@ class OpLog:
     def component(self, name: str) -> int:
         return self.components.setdefault(name, len(self.components))
 
-    def command(
-        self, name: str, sip: int = -1, cube: int = -1, pe: int = -1, shape: tuple[int, ...] = (), tag: str = "",
-        dtype: str = "", vector: tuple[tuple[str, int, int], ...] = (),
-    ) -> int:  # fmt: skip
-        """Add a command, with the fields of `CommandInfo`, if the log is on; return its id."""
+    def command(self, info: CommandInfo) -> int:
+        """Add a command, if the log is on; return its id."""
         if self.operation:
-            fields = (name, sip, cube, pe, shape, tag, dtype, vector)
-            known = self._known.get(fields)
-            if known is None:
-                known = self._known[fields] = CommandInfo(*fields)
-            self._commands.append(known)
+            self._commands.append(info)
         self._entered += 1
         return self._entered - 1
 

@@ -51,7 +51,7 @@ def test_pes_that_share_a_plan_read_their_own_operands():
 
 def test_equal_commands_of_a_pe_are_kept_once():
     engine = launched((64, 128, 64), (64, 128, 64), log="operation")
-    commands = engine.records().commands
+    commands = [command for command in engine.records().commands if command.pe >= 0]
     assert len({id(command) for command in commands}) == len(set(commands)) < len(commands)
 
 

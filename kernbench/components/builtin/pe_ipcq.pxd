@@ -21,7 +21,7 @@ cdef int _SEND, _RECV, _SLOT
 
 cdef class QueuePart(Slot):
     cdef public int64_t arrived_ps, credit_id, credit_index, credit_key, credit_ps, key, pa, read_ps, sent_ps, ready_ps
-    cdef public int64_t cause, second, third, move, credit_number, written_by, in_by, read_by, freed_by
+    cdef public int64_t cause, second, third, move, credit_number, credited_ps, credited_by, written_by, in_by, read_by, freed_by
     cdef public bint loaded, written
     cdef public PeQueue queue, sender
     cdef public Route route, back
@@ -34,7 +34,6 @@ cdef class PeQueue(Queue):
     cdef public int64_t peer_pa, ring_pa, credit_bytes, wake_ps, chunk_ps
     cdef public double payload
     cdef public int64_t given_ps, given_by, left_ps, left_by, matched_ps, matched_by
-    cdef public list credited_ps, credited_by
     cdef public bint in_tcm
     cdef public list leaving
     cdef public Route route, credit_route, down
@@ -58,7 +57,7 @@ cdef class PeIpcq(Callee):
     cpdef progress(self, PeQueue queue)
     @cython.locals(slot=QueuePart)
     cpdef _give_slot(self, PeQueue queue, Message message)
-    @cython.locals(place=int64_t, t=int64_t, credited=int64_t)
+    @cython.locals(t=int64_t)
     cpdef _given(self, QueuePart slot, PeQueue queue, Message message)
     @cython.locals(slot=QueuePart)
     cpdef _leave(self, PeQueue queue)
@@ -70,7 +69,7 @@ cdef class PeIpcq(Callee):
     cpdef reached(self, QueuePart slot)
     @cython.locals(sender=PeQueue, queue=PeQueue, by=int64_t)
     cpdef _in_slot(self, QueuePart slot)
-    @cython.locals(now=int64_t, message=Message, whole=int64_t)
+    @cython.locals(now=int64_t, message=Message, sent_by=PeQueue, whole=int64_t)
     cpdef _arrive(self, PeQueue queue, QueuePart slot, int64_t by)
     cpdef post(self, Receive job)
     @cython.locals(now=int64_t, inbox=Inbox, job=Receive)
@@ -87,5 +86,5 @@ cdef class PeIpcq(Callee):
     cpdef release(self, QueuePart slot, int64_t t, int64_t by)
     @cython.locals(queue=PeQueue, first=QueuePart, back=Route, key=int64_t, arbiter=CArbiter, receive=Receive, command=int64_t, freed=int64_t, number=int64_t)
     cpdef _release(self, QueuePart slot)
-    @cython.locals(queue=PeQueue, by=int64_t, place=int64_t)
+    @cython.locals(queue=PeQueue)
     cpdef credited(self, QueuePart slot)

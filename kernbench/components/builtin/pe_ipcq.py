@@ -36,13 +36,14 @@ class QueuePart(Slot):
     `queue` is the receiver's, set on arrival. A part that is `written` waits for those before it. `move` and
     `credit_number` are the log's numbers of the part and of its credit. `cause`, `second` and `third` are the causes of
     its departure, since `ready_ps`; `written_by`, `in_by` and `read_by` are the events of its way into the slot and out
-    of it, `freed_by` the event that freed it. Command `credit_id` and part `credit_index` sent the credit.
+    of it, `freed_by` the event that freed it. Command `credit_id` and part `credit_index` sent the credit, which
+    arrived at `credited_ps`.
     """
 
     __slots__ = (
         "arrived_ps", "back", "cause", "credit_id", "credit_index", "credit_key", "credit_number", "credit_ps",
-        "freed_by", "in_by", "key", "loaded", "move", "pa", "queue", "read_by", "read_ps", "ready_ps", "route",
-        "second", "sender", "sent_ps", "third", "written", "written_by",
+        "credited_by", "credited_ps", "freed_by", "in_by", "key", "loaded", "move", "pa", "queue", "read_by", "read_ps",
+        "ready_ps", "route", "second", "sender", "sent_ps", "third", "written", "written_by",
     )  # fmt: skip
 
     def __init__(self, sender: PeQueue, pa: int) -> None:
@@ -52,9 +53,10 @@ class QueuePart(Slot):
         self.route: Any = None
         self.back: Any = None
         self.credit_key = self.credit_ps = self.credit_id = self.credit_index = -1
-        self.sent_ps = self.arrived_ps = self.read_ps = self.key = -1
+        self.sent_ps = self.arrived_ps = self.read_ps = self.key = self.credited_ps = -1
         self.move = self.credit_number = self.ready_ps = -1
         self.cause = self.second = self.third = self.written_by = self.in_by = self.read_by = self.freed_by = NONE
+        self.credited_by = NONE
         self.loaded = self.written = False
 
 
@@ -63,13 +65,13 @@ class PeQueue(Queue):
 
     Parts go to `receiver`: the peer, or the sum at a switch, from which they take `down` to the peer.
     The other times and events are for causes: the last slot given to a part from memory (`given`), the last departure
-    (`left`), the last match of a receive (`matched`), and the credit of each slot of the peer's ring (`credited`).
+    (`left`), and the last match of a receive (`matched`).
     """
 
     __slots__ = (
-        "chunk_ps", "credit_bytes", "credit_route", "credited_by", "credited_ps", "down", "given_by", "given_ps",
-        "in_tcm", "leaving", "left_by", "left_ps", "matched_by", "matched_ps", "other", "payload", "peer", "peer_pa",
-        "receiver", "ring_pa", "route", "spec", "wake_ps",
+        "chunk_ps", "credit_bytes", "credit_route", "down", "given_by", "given_ps", "in_tcm", "leaving", "left_by",
+        "left_ps", "matched_by", "matched_ps", "other", "payload", "peer", "peer_pa", "receiver", "ring_pa", "route",
+        "spec", "wake_ps",
     )  # fmt: skip
 
     def __init__(self, owner: PeIpcq, spec: QueueSpec, key: str) -> None:
@@ -91,7 +93,6 @@ class PeQueue(Queue):
         self.wake_ps = -1
         self.given_ps = self.left_ps = self.matched_ps = -1
         self.given_by = self.left_by = self.matched_by = NONE
-        self.credited_ps, self.credited_by = [-1] * spec.n_slots, [NONE] * spec.n_slots
 
     def slot(self) -> QueuePart:
         return QueuePart(self, self.peer_pa + len(self.slots) * self.slot_bytes)
@@ -214,10 +215,9 @@ class PeIpcq(Callee):
 
     def _given(self, slot: QueuePart, queue: PeQueue, message: Message) -> None:
         """Choose the causes of a part's slot: its message, the previous part, or a credit."""
-        place = slot.number % queue.n_slots
-        t, slot.cause, slot.second = message.ready, message.ready_by, queue.credited_by[place]
-        if queue.credited_ps[place] > t:
-            t, slot.cause, slot.second = queue.credited_ps[place], slot.second, slot.cause
+        t, slot.cause, slot.second = message.ready, message.ready_by, slot.credited_by
+        if slot.credited_ps > t:
+            t, slot.cause, slot.second = slot.credited_ps, slot.second, slot.cause
         if message.command.runs:  # else it leaves after the previous part
             slot.third = queue.given_by
             if queue.given_ps > t:
@@ -536,12 +536,11 @@ class PeIpcq(Callee):
         queue = slot.sender
         queue.credits += 1
         if self.log.operation:
-            by = self.log.move(
+            slot.credited_ps = self.core.now
+            slot.credited_by = self.log.move(
                 slot.credit_number, slot.credit_ps, self.core.now, slot.back, queue.credit_bytes, slot.credit_id,
                 slot.credit_index, CREDIT, slot.credit_key,
             )  # fmt: skip
-            place = slot.number % queue.n_slots
-            queue.credited_ps[place], queue.credited_by[place] = self.core.now, by
         if queue.outbox:
             self.progress(queue)
 
