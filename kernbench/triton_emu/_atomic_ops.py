@@ -84,8 +84,8 @@ def _atomic(
     load = Load(name, (), out, result, 0, "", runs, True)
     store.atomic = load.atomic = True
     store.releases = sem in (None, "acq_rel", "release")
-    tl._backend.submit(store)
-    tl._backend.submit(load)
+    tl._submit(store)
+    tl._submit(load)
     return Tile(tl, out)
 
 

@@ -280,7 +280,7 @@ class Tile(Tensor):
             return
         if _collecting and _collecting == get_ident():
             return
-        self._tl._backend.drop(self._held)
+        self._tl._drop(self._held)
 
     @property
     def _value(self) -> Value:
@@ -310,12 +310,12 @@ class Tile(Tensor):
         """Wait for the values; return them in the carrier type."""
         value = self._held
         if not self._constant:
-            if not self._tl._backend.data:
+            if not self._tl._data:
                 raise KernelError(
                     f"the values of {self!r} are not known: this run computes times only. "
                     "Open the session with data=True, or do not let control flow and addresses depend on them"
                 )
-            self._tl._backend.block(value)
+            self._tl._block(value)
         elif value.array is None:
             assert self._places is not None
             value.array = self._places.array().astype(self.dtype.carrier, copy=False)
@@ -354,7 +354,7 @@ class Tile(Tensor):
         """The direction that a received tile came from."""
         if self._recv is None:
             raise KernelError(f"{self!r} did not come through a queue; came_from is for what tl.recv returns")
-        self._tl._backend.block(self._recv)
+        self._tl._block(self._recv)
         return self._recv.came_from
 
     @property

@@ -28,10 +28,22 @@ class Namespace:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self._tl, name) if hasattr(type(self._tl), name) else function(self._tl, name, self._name)
+        of_tl = getattr(type(self._tl), name, None)
+        is_method = of_tl is not None and not isinstance(of_tl, Named)
+        return getattr(self._tl, name) if is_method else function(self._tl, name, self._name)
 
     def __repr__(self) -> str:
         return f"<{self._name} of a program>"
+
+
+class Named:
+    """A name of the language that is not a method; with `__getattr__`, Python would look up each method twice."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, tl: Program | None, _: type | None = None) -> Any:
+        return self if tl is None else function(tl, self._name, "tl")
 
 
 _SLOW, _SIMPLE = ("slow",), ("simple",)
@@ -157,7 +169,7 @@ def function(tl: Program, name: str, module: str) -> Any:
         raise AttributeError(f"{module}.{name} is not supported: {REFUSED[name]}", name=name)
     known = [*_MATH, *OTHER_RESULTS, *CASTS, *BITS, *ALIASES]
     if module == "tl":
-        known = [*(n for n in dir(type(tl)) if not n.startswith("_")), *dtypes.TRITON]
+        known = [name for name in dir(type(tl)) if not name.startswith("_") and name not in REFUSED]
     raise AttributeError(f"{module}.{name} is not supported; {hint(name, sorted(known))}", name=name)
 
 

@@ -125,7 +125,7 @@ def dot(
     def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray:
         return _multiply(a.reshape(m, k), b.reshape(k, n), None if c is None else c.reshape(m, n))
 
-    tl._backend.submit(Dot("dot", tuple(inputs), out, compute, 2 * m * k * n, f"{m}x{k}x{n}", mkn=(m, k, n)))
+    tl._submit(Dot("dot", tuple(inputs), out, compute, 2 * m * k * n, f"{m}x{k}x{n}", mkn=(m, k, n)))
     result = Tile(tl, out)
     return result if wanted is None else tl.cast(result, wanted)
 
@@ -219,7 +219,7 @@ def composite(
     command.extra = tuple([(kind, _operand(x)) for kind, x in extra])
     command.epilogue = tuple([VectorOp(kind, prod(shape), 4) for kind in kinds])
     command.compute = _compute(op, b is not None, steps, target.dtype)
-    tl._backend.submit(command)
+    tl._submit(command)
     return Pending(command)
 
 

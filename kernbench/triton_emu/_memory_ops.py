@@ -195,7 +195,7 @@ def load(
     dt = base.element_ty
     out = Value(sizes, dt)
     nbytes, decode = out.nbytes, partial(dt.decode, shape=sizes)
-    tl._backend.submit(Load("load", (), out, decode, 0, "", (Run(base.va, nbytes, nbytes),)))
+    tl._submit(Load("load", (), out, decode, 0, "", (Run(base.va, nbytes, nbytes),)))
     return Tile(tl, out)
 
 
@@ -259,7 +259,7 @@ def store(
     if value.dtype is not base.element_ty:
         value = tl.cast(value, base.element_ty)
     source, nbytes = value._value, value._value.nbytes
-    tl._backend.submit(Store("store", (source,), None, base.element_ty.encode, 0, "", (Run(base.va, nbytes, nbytes),)))
+    tl._submit(Store("store", (source,), None, base.element_ty.encode, 0, "", (Run(base.va, nbytes, nbytes),)))
 
 
 def ref(tl: Program, pointer: Any, shape: int | Sequence[int], dtype: DTypeLike | None = None) -> Ref:
@@ -341,7 +341,7 @@ def _load_tile(tl: Program, pointers: PointerTile, mask: Any, other: Any, dtype:
             return access.spread(dt.decode(raw, -1), shape, blank)
 
         runs = access.at(pointers.base.va, dt.itemsize)
-        tl._backend.submit(Load("load", (), out, compute, 0, "", runs, True))
+        tl._submit(Load("load", (), out, compute, 0, "", runs, True))
         loaded = Tile(tl, out)
     if filling and not fill._constant:
         return tl.where(mask, loaded, tl.cast(fill, dt))
@@ -367,4 +367,4 @@ def _store_tile(tl: Program, pointers: PointerTile, value: Tile, mask: Any, dtyp
         return dt.encode(access.gather(np.broadcast_to(array.reshape(seen), shape)))
 
     runs = access.at(pointers.base.va, dt.itemsize)
-    tl._backend.submit(Store("store", (value._value,), None, compute, 0, "", runs, True))
+    tl._submit(Store("store", (value._value,), None, compute, 0, "", runs, True))

@@ -14,7 +14,7 @@ cdef _either(tiles, tuple shape)
 
 
 cdef class Program:
-    cdef public object _backend, _trace
+    cdef public object _submit, _block, _drop, _trace
     cdef public bint _data, _open
     cpdef Tile _fold(self, array, dtype)
     cpdef Tile _constant(self, x)

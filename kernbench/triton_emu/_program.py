@@ -94,9 +94,6 @@ def when_complete(value: Value, tell: Callable[[Value, int], None]) -> None:
 class _Ended:
     """The backend of a program that has ended; it refuses commands."""
 
-    def __init__(self, data: bool) -> None:
-        self.data = data
-
     def submit(self, _command: Command) -> None:
         raise _ended()
 
@@ -289,11 +286,17 @@ class Program:
     """One program of a launch: the backend of its commands, and functions on its tiles."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend, self._data, self._open = backend, backend.data, True
+        self._data, self._open = backend.data, True
+        self._use(backend)
         self._trace: list[str] | None = None  # operations on constants, while those of a user's function are counted
 
     def _end(self) -> None:
-        self._open, self._backend = False, _Ended(self._data)
+        self._open = False
+        self._use(_Ended())
+
+    def _use(self, backend: Backend | _Ended) -> None:
+        """Keep the methods of a backend: every command calls them."""
+        self._submit, self._block, self._drop = backend.submit, backend.block, backend.drop
 
     def _own(self, *operands: object) -> None:
         for x in operands:
@@ -359,7 +362,7 @@ class Program:
         count = prod(shape) if elements is None else elements
         itemsize = max(dtype.itemsize, operand_dtype.itemsize) if operand_dtype is not None else dtype.itemsize
         values = tuple([t._held if t._places is None else t._value for t in operands])
-        self._backend.submit(Vector(name, values, out, compute, count, work=work_of(kinds, count, itemsize)))
+        self._submit(Vector(name, values, out, compute, count, work=work_of(kinds, count, itemsize)))
         return Tile(self, out)
 
     def _by_element(
@@ -400,7 +403,7 @@ class Program:
         if dtype.is_floating_point and shape and _are_uniform(operands):
             ones = [self._fold(np.asarray(t._array()[(0,) * len(t.shape)]), t.dtype) for t in operands]
             one = self._by_element(name, kinds, function, ones, (), out, dtype)
-            return self._fold(np.full(shape, one._array()), out)
+            return self._fold(np.broadcast_to(one._array(), shape), out)
         return self._by_element(name, kinds, function, operands, shape, out, dtype)
 
     def _scalar(self, x: float, dtype: DType) -> Tile:

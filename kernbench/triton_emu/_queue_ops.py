@@ -59,7 +59,7 @@ def send(
         if shape is None:
             raise KernelError(f"send: {src!r} is an address; say how many elements to send with shape=")
         runs, nbytes, kind = _run(tl, "send", src, shape_of(shape), dtype)
-        tl._backend.submit(Send("send", tag=dir, direction=dir, nbytes=nbytes, dtype=kind, runs=runs))
+        tl._submit(Send("send", tag=dir, direction=dir, nbytes=nbytes, dtype=kind, runs=runs))
         return
     if shape is not None and shape_of(shape) != src.shape:
         raise KernelError(f"send: {src!r} does not have the shape {shape_of(shape)} that shape= asks for")
@@ -76,7 +76,7 @@ def _send(tl: Program, dir: str, tile: Tile) -> None:
     command = Send.__new__(Send)
     command.opens("send", (value,), None, encode, dir)
     command.direction, command.nbytes, command.dtype = dir, value.nbytes, value.dtype
-    tl._backend.submit(command)
+    tl._submit(command)
 
 
 def recv(
@@ -118,7 +118,7 @@ def recv(
         If no program sends and nothing else can run.
     """
     if dst is not None:
-        tl._backend.block(_into_memory(tl, dir, shape_of(shape), dtype, dst))
+        tl._block(_into_memory(tl, dir, shape_of(shape), dtype, dst))
         return None
     return _received(tl, dir, shape_of(shape), dtype, True)
 
@@ -160,11 +160,11 @@ def wait(tl: Program, *handles: Pending | Tile) -> Any:
     tl._own(*handles)
     for handle in handles:
         if isinstance(handle, Pending):
-            tl._backend.block(handle.command)
+            tl._block(handle.command)
         elif not isinstance(handle, Tile):
             raise KernelError(f"wait takes the handle of a composite or a tile, got {handle!r}")
         elif not handle._constant:
-            tl._backend.block(handle._value)
+            tl._block(handle._value)
     tiles = tuple([h.tile for h in handles if isinstance(h, Arrival) and h.tile is not None])
     return tiles if len(tiles) > 1 else tiles[0] if tiles else None
 
@@ -189,21 +189,21 @@ def _receive(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None
     tile = Tile.__new__(Tile)
     tile.opens(tl, out)
     tile._recv = command
-    tl._backend.submit(command)
+    tl._submit(command)
     return tile
 
 
 def _received(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, consume: bool) -> Tile:
     tile = _receive(tl, dir, sizes, dtype, consume)
     assert tile._recv is not None
-    tl._backend.block(tile._recv)
+    tl._block(tile._recv)
     return tile
 
 
 def _into_memory(tl: Program, dir: str | None, sizes: Shape, dtype: DTypeLike | None, dst: Any) -> Recv:
     runs, nbytes, _ = _run(tl, "recv", dst, sizes, dtype)
     command = Recv("recv", tag=dir or "any", direction=dir, nbytes=nbytes, runs=runs)
-    tl._backend.submit(command)
+    tl._submit(command)
     return command
 
 

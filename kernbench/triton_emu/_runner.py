@@ -12,6 +12,7 @@ from kernbench.components._command import Backend, Stopped
 from kernbench.errors import KernbenchError, KernelError, quote
 from kernbench.sim_engine._limits import Expired
 from kernbench.sim_engine._user_code import is_library, is_ours
+from kernbench.triton_emu._math_ops import function
 from kernbench.triton_emu.tl_context import TLContext
 
 _PLAIN = "use a plain function: calls that wait, such as tl.load or x.numpy(), suspend it by themselves"
@@ -39,7 +40,7 @@ def run_kernel_program(
     except Expired as expired:
         raise expired.error(_where(kernel, expired.__traceback__, program_id, participant)) from None
     except BaseException as error:
-        said = f"{type(error).__name__}: {_text_of(error)}"
+        said = f"{type(error).__name__}: {_text_of(_named(error))}"
         text = f"{_where(kernel, error.__traceback__, program_id, participant)}: {said}"
         raise KernelError(text) from error
     finally:
@@ -73,6 +74,16 @@ def check_ran(result: object) -> None:
     else:
         return
     raise TypeError(f"{code.co_filename}:{code.co_firstlineno}: it returned a {kind} and did nothing; {_PLAIN}")
+
+
+def _named(error: BaseException) -> BaseException:
+    """Return an error that lists the names of the language, if one was not found in it."""
+    if isinstance(error, AttributeError) and isinstance(error.obj, TLContext):
+        try:
+            function(error.obj, error.name or "", "tl")
+        except AttributeError as unknown:
+            return unknown
+    return error
 
 
 def _text_of(error: BaseException) -> str:

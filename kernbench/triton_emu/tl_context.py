@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernbench import _dtypes as dtypes
 from kernbench.components._command import Backend, Value
@@ -183,5 +183,10 @@ class TLContext(Program):
             )
         return axis
 
-    def __getattr__(self, name: str) -> Any:
-        return math_ops.function(self, name, "tl")
+    if TYPE_CHECKING:  # what is set below
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+for _name in {*dtypes.TRITON, *math_ops.MATH_NAMES, *math_ops.MODULES}.difference(dir(TLContext)):
+    setattr(TLContext, _name, math_ops.Named(_name))

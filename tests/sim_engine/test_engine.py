@@ -121,7 +121,7 @@ def test_observers_hear_and_change_nothing():
 def stuck(tl) -> None:
     """Wait for something that nobody will complete."""
     tl.load(pointer(), shape=128)
-    tl._backend.block(Value((3, 5), float16))
+    tl._block(Value((3, 5), float16))
 
 
 def test_a_deadlock_names_who_waits_for_what_and_since_when():
