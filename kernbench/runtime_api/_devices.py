@@ -295,12 +295,18 @@ class LaunchGraph:
 
     def replay(self) -> None:
         """Queue all of them, in capture order; collectives meet those of the other ranks, which replay graphs, too."""
+        for _ in self.replaying():
+            pass
+
+    def replaying(self) -> Iterator[None]:
+        """Queue them one by one."""
         self._host.forget_moved(self._sip)
         if not self._queue:
             return
         start = replace(self._host.start_of_work(), step=GraphStep(self._nbytes, True))
         for i, queue in enumerate(self._queue):
             queue(start.of(i, len(self)))
+            yield
 
     def __repr__(self) -> str:
         return f"<Graph of {len(self)} launches on ahbm:{self._sip}>"
@@ -545,9 +551,10 @@ class HostProgram:
         return self._graphs.get(sip)
 
     @contextmanager
-    def capture(self, sip: int) -> Iterator[LaunchGraph]:
+    def capture(self, sip: int, graph: LaunchGraph | None = None) -> Iterator[LaunchGraph]:
+        """Add launches and collectives to `graph`, or to a new one."""
         self.check_no_capture(sip)
-        self._graphs[sip] = graph = LaunchGraph(self, sip)
+        graph = self._graphs[sip] = LaunchGraph(self, sip) if graph is None else graph
         try:
             yield graph
         finally:

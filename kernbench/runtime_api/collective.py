@@ -33,7 +33,7 @@ from kernbench.errors import (
     quote,
 )
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._devices import Later, Start, warn
+from kernbench.runtime_api._devices import Later, Start, StartOfWork, warn
 from kernbench.runtime_api._queues import DrainCheck, InstalledQueues
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine._op_log import link_table
@@ -389,11 +389,11 @@ _Given = Tensor | Sequence[Tensor]
 def queue_collective(
     host: HostProgram, collectives: Collectives, tensors: Sequence[_Given], algorithm: AlgorithmLike | None,
     config: CclLike | None, name: str | None, n_slots: int | None, call: dict[str, object], by_model: bool = False,
-    record: Callable[[DeviceTensor], Communication] | None = None,
+    record: Callable[[DeviceTensor], Communication] | None = None, places: Mapping[int, StartOfWork] | None = None,
 ) -> CollectivePlan:  # fmt: skip
     """Queue a collective on the devices of `tensors`, and return its plan; `by_model` as for `tuner_of`.
 
-    `record` returns what a trace says about the part of a device.
+    `record` returns what a trace says about the part of a device; `places` are those in the graphs of the devices.
     """
     given = _checked(tensors)
     firsts = [own[0] for own in given]
@@ -408,7 +408,7 @@ def queue_collective(
     for own in given:
         handles = [tensor._handle for tensor in own]
         communication = None if record is None else record(own[0])
-        after = host.start_of_work(collective=True)
+        after = host.start_of_work(collective=True) if places is None else places[own[0].sip]
         host.start(own[0].sip, starts[own[0].sip], handles, after, communication=communication)
     return planned
 

@@ -106,7 +106,7 @@ def compile(
         Whether values are computed. Times are the same; without, outputs are NaN, and model and inputs may be made
         inside of `torch._subclasses.FakeTensorMode`, so that there are no weights either.
     graph : bool
-        Whether the launches of a call are sent to the device as one graph.
+        Whether the launches and collectives of a call are sent to each device as one graph.
     placement : mapping, optional
         Placement of matrix products by module path, "" for the model itself or a function: "rows", "columns",
         "2-D", "2-D turned", "split-K", "split-K in cubes", "replicated", a `DPPolicy`, or "best": the fastest of

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, islice
 from typing import Any
 
@@ -19,6 +20,7 @@ from kernbench.errors import ArgumentError, KernelError
 from kernbench.ops._routes import host_ns
 from kernbench.ops.matmul import PlacementLike
 from kernbench.runtime_api._device_tensor import deploy_like
+from kernbench.runtime_api._devices import LaunchGraph, StartOfWork
 from kernbench.runtime_api.collective import queue_collective
 from kernbench.runtime_api.context import RuntimeContext, session
 from kernbench.runtime_api.types import Device as DeviceName
@@ -37,6 +39,9 @@ _QUIET = frozenset((
     "alias",
     "_unsafe_view", "detach", "reshape", "as_strided", "convert_element_type", "broadcast_in_dim", "lift_fresh_copy",
 ))  # fmt: skip
+
+
+Places = Mapping[int, StartOfWork] | None  # of a collective, in the graph of each SIP
 
 
 @contextmanager
@@ -271,17 +276,39 @@ class ModelDevice:
         return args, twins, recorder, outputs
 
     def _start(self, ranks: Sequence[Sequence[ModelStep]]) -> None:
-        """Queue the steps of all ranks.
-
-        With `graph`, a rank's launches between two collectives, or operators of the host, are one graph.
-        """
-        for is_launch, run in groupby(zip(*ranks, strict=True), lambda steps: steps[0].is_launch):
-            if is_launch and self.graph:
-                for memory, steps in zip(self.memories, zip(*run, strict=True), strict=True):
-                    self.start(memory.sip, steps)
+        """Queue the steps of all ranks; with `graph`, a rank's between two operators of the host are one graph."""
+        for in_graph, run in groupby(zip(*ranks, strict=True), lambda steps: self.graph and not steps[0].on_host):
+            if in_graph:
+                self._replay(list(run))
                 continue
             for steps in run:
                 self.together(steps)
+
+    def _replay(self, run: Sequence[Sequence[ModelStep]]) -> None:
+        """Capture a graph for each rank, and queue the graphs step by step: a collective is one call for all ranks."""
+        host, sips = self.session._host, [memory.sip for memory in self.memories]
+        graphs = [LaunchGraph(host, sip) for sip in sips]
+        places: dict[int, StartOfWork] = {}
+        parts: list[
+            tuple[list[int], Callable[[Places], None] | None]
+        ] = []  # launches of each rank, and what follows them
+        for steps in run:
+            before = [len(graph) for graph in graphs]
+            queue = self._collective(steps) if steps[0].is_collective else None
+            for sip, graph, step in zip(sips, graphs, steps, strict=True):
+                if step.is_collective:
+                    graph.add(partial(places.__setitem__, sip), 1)
+                    continue
+                with host.capture(sip, graph):
+                    step.start()
+            parts.append(([len(graph) - n for graph, n in zip(graphs, before, strict=True)], queue))
+        replays = [graph.replaying() for graph in graphs]
+        for counts, queue in parts:
+            for replay, n in zip(replays, counts, strict=True):
+                for _ in islice(replay, n):
+                    pass
+            if queue is not None:
+                queue(places)
 
     def start(self, sip: int, steps: Sequence[ModelStep]) -> None:
         if not self.graph:
@@ -294,26 +321,32 @@ class ModelDevice:
         graph.replay()
 
     def together(self, steps: Sequence[ModelStep]) -> None:
-        if steps[0].exchange is not None:
-            of, to, messages = zip(*(step.exchange() for step in steps if step.exchange), strict=True)
-            queue_exchange(self.session, of, to, messages[0], steps[0].name)
-        elif steps[0].summed is not None:
-            self._sum([step.summed for step in steps if step.summed is not None], steps[0].name)
-        else:
-            for step in steps:
-                step.start()
+        if steps[0].is_collective:
+            self._collective(steps)(None)
+            return
+        for step in steps:
+            step.start()
 
-    def _sum(self, places: Sequence[TensorPlace], name: str) -> None:
+    def _collective(self, steps: Sequence[ModelStep]) -> Callable[[Places], None]:
+        """Return what queues a collective of all ranks at its places in their graphs."""
+        name = steps[0].name
+        if steps[0].summed is not None:
+            return partial(self._sum, [step.summed for step in steps if step.summed is not None], name)
+        of, to, messages = zip(*(step.exchange() for step in steps if step.exchange), strict=True)
+        return partial(queue_exchange, self.session, of, to, messages[0], name)
+
+    def _sum(self, summed: Sequence[TensorPlace], name: str, places: Places) -> None:
         """Queue an all-reduce over the ranks; ranks that are not simulated join when the first one does."""
-        tensors, host = [typed(place) for place in places], self.session._host
+        tensors, host = [typed(place) for place in summed], self.session._host
         for sip in range(len(tensors), self.tp):
             tensors.append(deploy_like(host, tensors[0].layout, DeviceName("ahbm", sip)))
             host.stream(sip).wait_stream(host.stream(0))
+            places = places and {**places, sip: places[0]}
         if len(tensors) > 1:
             sips = tuple(x.sip for x in tensors)
             queue_collective(
                 host, self.session._collectives, tensors, AUTO, None, name, None, {}, by_model=True,
-                record=lambda x: Call("all_reduce", tensors={"tensor": x}).communication(sips),
+                record=lambda x: Call("all_reduce", tensors={"tensor": x}).communication(sips), places=places,
             )  # fmt: skip
 
     def _output(self, x: Any, inputs: Mapping[int, torch.Tensor], memory: TensorMemory) -> Any:

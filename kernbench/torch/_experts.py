@@ -20,6 +20,7 @@ from kernbench.ops._stored import Span
 from kernbench.ops.copy import copy
 from kernbench.ops.matmul import BY_BLOCKS, Product, group_parts, grouped, grouped_placement
 from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api._devices import StartOfWork
 from kernbench.runtime_api._process_group import exchanged, route
 from kernbench.runtime_api.work import Call, Exchange, TensorPart
 from kernbench.topology._naming import PeId
@@ -174,9 +175,12 @@ class Assignment:
 
 def queue_exchange(
     session: RuntimeContext, of: Sequence[DeviceTensor], to: Sequence[DeviceTensor], messages: Sequence[Message],
-    name: str,
+    name: str, places: Mapping[int, StartOfWork] | None = None,
 ) -> None:  # fmt: skip
-    """Queue an all-to-all with uneven parts on the SIPs of `of`: the rows of `messages`, from those tensors to `to`."""
+    """Queue an all-to-all with uneven parts on the SIPs of `of`: the rows of `messages`, from those tensors to `to`.
+
+    `places` are those in the graphs of the SIPs.
+    """
     host, sips = session._host, [x.sip for x in of]
     moves = [route(m.source, TensorPart(of[m.source], m.first, m.n), m.target, TensorPart(to[m.target], m.at, m.n))
              for m in messages]  # fmt: skip
@@ -194,7 +198,8 @@ def queue_exchange(
                 {j: TensorPart(t, 0, n) for j, n in enumerate(own)} for t, own in ((x, sent), (y, received))
             )
             call = Exchange("all_to_all", sends=sends, receives=receives)
-        after, communication = host.start_of_work(collective=True), call.communication(tuple(sips))
+        after = host.start_of_work(collective=True) if places is None else places[x.sip]
+        communication = call.communication(tuple(sips))
         host.start(x.sip, starts[x.sip], [x._handle, y._handle], after, communication=communication)
 
 

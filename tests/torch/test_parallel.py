@@ -170,6 +170,19 @@ def test_a_graph_of_several_ranks_gives_the_same_output_sooner(two_sips):
     assert times[True] < times[False] - 4 * 200  # of six launches, two begin a graph
 
 
+def test_a_graph_with_collectives_pays_the_start_of_work_once(two_sips):
+    dear = two_sips.with_({"system.host.descriptor_ns": 500, "system.host.collective_start_ns": 3000})
+    model, x, times = Mlp().half(), torch.randn(8, 64).half(), {}
+    with torch.no_grad():
+        for graph in (False, True):
+            for machine in (two_sips, dear):
+                compiled = kb.torch.compile(model, machine, tp=2, plan=PLAN, graph=graph)
+                compiled(x)
+                times[graph, machine is dear] = compiled.result.latency_ns
+    assert times[True, True] == times[True, False] + 500
+    assert times[False, True] >= times[False, False] + 3500
+
+
 @pytest.mark.slow
 def test_waiting_is_not_the_time_of_a_collective(monkeypatch, two_sips):
     """The second rank is 500 ns late: the first one waits, and the collective takes as long as otherwise."""
@@ -177,9 +190,9 @@ def test_waiting_is_not_the_time_of_a_collective(monkeypatch, two_sips):
 
     summing = ModelDevice._sum
 
-    def late_sum(self, places, name):
+    def late_sum(self, summed, name, places):
         self.session._host.stream(1).submit(lambda: self.session.engine.env.timeout(500_000))
-        summing(self, places, name)
+        summing(self, summed, name, places)
 
     model, x, results = Mlp().half(), torch.randn(8, 64).half(), []
     with torch.no_grad():
