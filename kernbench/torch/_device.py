@@ -41,7 +41,7 @@ _QUIET = frozenset((
 ))  # fmt: skip
 
 
-Places = Mapping[int, StartOfWork] | None  # of a collective, in the graph of each SIP
+_Places = Mapping[int, StartOfWork] | None  # of a collective, in the graph of each SIP
 
 
 @contextmanager
@@ -290,7 +290,7 @@ class ModelDevice:
         graphs = [LaunchGraph(host, sip) for sip in sips]
         places: dict[int, StartOfWork] = {}
         parts: list[
-            tuple[list[int], Callable[[Places], None] | None]
+            tuple[list[int], Callable[[_Places], None] | None]
         ] = []  # launches of each rank, and what follows them
         for steps in run:
             before = [len(graph) for graph in graphs]
@@ -327,7 +327,7 @@ class ModelDevice:
         for step in steps:
             step.start()
 
-    def _collective(self, steps: Sequence[ModelStep]) -> Callable[[Places], None]:
+    def _collective(self, steps: Sequence[ModelStep]) -> Callable[[_Places], None]:
         """Return what queues a collective of all ranks at its places in their graphs."""
         name = steps[0].name
         if steps[0].summed is not None:
@@ -335,7 +335,7 @@ class ModelDevice:
         of, to, messages = zip(*(step.exchange() for step in steps if step.exchange), strict=True)
         return partial(queue_exchange, self.session, of, to, messages[0], name)
 
-    def _sum(self, summed: Sequence[TensorPlace], name: str, places: Places) -> None:
+    def _sum(self, summed: Sequence[TensorPlace], name: str, places: _Places) -> None:
         """Queue an all-reduce over the ranks; ranks that are not simulated join when the first one does."""
         tensors, host = [typed(place) for place in summed], self.session._host
         for sip in range(len(tensors), self.tp):

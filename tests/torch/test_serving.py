@@ -126,6 +126,15 @@ def test_a_layer_has_no_attention_and_its_collectives(machine):
 
 
 @pytest.mark.slow
+def test_a_layer_pays_the_start_of_its_protocol_for_each_collective_and_the_host_once(machine):
+    changes = {"cube.pe.pe_ipcq.simple.start_ns": 3000, "system.host.collective_start_ns": 7000}
+    dear = machine.with_({**changes, "system.host.descriptor_ns": 500})
+    free, paid = (part(x, "layer", requests=4, tp=2) for x in (machine, dear))
+    assert paid["ns"] == pytest.approx(free["ns"] + 2 * 3000)
+    assert (free["host_ns"], paid["host_ns"]) == (0, 500)
+
+
+@pytest.mark.slow
 def test_steps_of_a_small_model_serve_requests(machine):
     model = fields_of({**MODEL, "num_hidden_layers": 4})
     found = kb.serving.steps(model, machine, tp=2, sizes=(1, 4, 16), contexts=(32, 128), workers=1, progress=False)
