@@ -125,6 +125,10 @@ ALL = (
     int8, uint8, int16, uint16, int32, uint32, int64, uint64, bool_,
 )  # fmt: skip
 
+# Types that the matrix engine takes, and the names of their rates and energies.
+MATRIX_TYPES = {
+    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8",
+}  # fmt: skip
 _ALIASES = {
     "f64": float64, "fp64": float64, "double": float64,
     "f32": float32, "fp32": float32, "float": float32,

@@ -13,12 +13,11 @@ from kernbench.analysis._chakra import COLLECTIVE, COMM_TYPES, COMP, RECV, SEND,
 from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError
 from kernbench.policy.placement.dp import DPPolicy
-from kernbench.runtime_api.context import session
+from kernbench.runtime_api.context import RuntimeContext, session
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kernbench.runtime_api.context import RuntimeContext
     from kernbench.runtime_api.tensor import Tensor
 
 Launches = Mapping[str, Callable[[TraceNode], object]]
@@ -111,8 +110,7 @@ class ChakraTrace:
         return f"Chakra trace of {len(self.ranks)} ranks in {self.folder}{note}\n{self.table.to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        html: str = self.table.to_html(index=False, border=0)
-        return html
+        return self.table.to_html(index=False, border=0)
 
 
 def read_chakra(folder: str | Path) -> ChakraTrace:

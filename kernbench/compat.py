@@ -66,7 +66,7 @@ def install_queues(engine: GraphEngine, wiring: Wiring, cfg: Mapping[str, Any] |
     setting = {**_queues(engine.machine.config.cube.pe.pe_ipcq), **given}
     nbytes = setting["n_slots"] * setting["slot_size"]
     rings = {
-        (place, way): _ring(engine, setting["buffer_kind"], place, nbytes)
+        (place, way): engine.allocators.ring(setting["buffer_kind"], place, nbytes)
         for place, neighbours in wiring.items()
         for way in neighbours
     }
@@ -98,13 +98,6 @@ def _defaults(cfg: Mapping[str, Any]) -> dict[str, Any]:
     known = load_ccl_config({}).defaults
     queues = ("n_slots", "slot_size", "ipcq_credit_size_bytes")
     return {key: value for key, value in cfg.items() if (key in known or key in queues) and key != "algorithm"}
-
-
-def _ring(engine: GraphEngine, kind: str, place: _Place, nbytes: int) -> int:
-    if kind == "sram":
-        return engine.allocators.sram(*place[:2]).reserve_ipcq_sram(nbytes)
-    memory = engine.allocators.pe(*place)
-    return memory.reserve_ipcq_tcm(nbytes) if kind == "tcm" else memory.reserve_ipcq_hbm(nbytes)
 
 
 # -- kernbench.ccl.diagnostics

@@ -272,8 +272,7 @@ class _Walk:
         return command < 0 or self.r.commands[command].pe < 0
 
     def _kind_of_row(self, row: int) -> str:
-        kind: str = self.r.kinds[self.r.kind[row]]
-        return kind
+        return self.r.kinds[self.r.kind[row]]
 
     def _pe(self, command: int) -> str:
         return self.r.commands[command].place
@@ -449,7 +448,6 @@ class _Walk:
 
     @cached_property
     def _launches(self) -> dict[int, Launch]:
-        """Launches by their command."""
         return dict(zip(self.d.begin[:, 0].tolist(), self.r.launches, strict=False))
 
     def _start_of_work(self, ps: int, launch: Launch) -> list[TimePart]:

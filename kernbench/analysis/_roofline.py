@@ -8,26 +8,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
-from kernbench._dtypes import DType, as_dtype, int8, int32
+from kernbench._dtypes import MATRIX_TYPES, DType, as_dtype, int8, int32
 from kernbench._registry import COMPONENTS
 from kernbench._units import ACK_BYTES
 from kernbench.analysis._records import Records
 from kernbench.analysis._stages import STAGE_KINDS
 from kernbench.analysis.utilization import pe_window
-from kernbench.config import read_machine
+from kernbench.config import MachineConfig, PeGemmConfig, read_machine
+from kernbench.config._schema import Tile
 from kernbench.errors import StateError
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig, PeGemmConfig
-    from kernbench.config._schema import Tile
-
-
-_RATE_KEY = {
-    "float32": "f32", "float16": "f16", "bfloat16": "bf16",
-    "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +107,9 @@ def _matrix_ps(config: PeGemmConfig, mkn: tuple[int, int, int], dtype: DType) ->
 
 
 def rate_key(dtype: object) -> str:
-    key = _RATE_KEY.get(as_dtype(dtype).name)
+    key = MATRIX_TYPES.get(as_dtype(dtype).name)
     if key is None:
-        raise ValueError(f"PE_GEMM has no rate for {as_dtype(dtype)}; known: {', '.join(_RATE_KEY)}")
+        raise ValueError(f"PE_GEMM has no rate for {as_dtype(dtype)}; known: {', '.join(MATRIX_TYPES)}")
     return key
 
 

@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench._units import ACK_BYTES, FLIT_BYTES, flits, ns_to_ps, serialization_ps
 from kernbench.analysis._records import TRANSFER_KINDS, Records, Wait
-
-if TYPE_CHECKING:
-    from kernbench.config._schema import Hbm
+from kernbench.config._schema import Hbm
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +28,6 @@ class TimePart:
 
 
 class RouteBreakdown:
-    """The routes of one run, and the time to cross them."""
-
     def __init__(self, records: Records) -> None:
         self._records, self._dependencies, links = records, records.dependencies, records.links
         self._flit_bytes = flit_bytes_of(records.spec)

@@ -6,14 +6,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from kernbench._registry import hint
 from kernbench.errors import ConfigError
 from kernbench.studies.study import Choices
-
-if TYPE_CHECKING:
-    from kernbench.topology.builder import Machine
+from kernbench.topology.builder import Machine
 
 ParameterValue = int | float | bool | str | None
 

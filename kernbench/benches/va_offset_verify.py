@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +10,7 @@ from kernbench.benches.registry import bench
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check, operand
 from kernbench.runtime_api.context import RuntimeContext
-
-if TYPE_CHECKING:
-    from kernbench.triton_emu.tl_context import TLContext
+from kernbench.triton_emu.tl_context import TLContext
 
 _ELEMENTS = 512  # per PE
 

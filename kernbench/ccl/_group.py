@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
-from typing import TYPE_CHECKING
 
+from kernbench.config import MachineConfig
 from kernbench.errors import ConfigError
 from kernbench.topology._naming import PeId
 from kernbench.topology._sip_network import SipNetwork
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
 
 Place = tuple[int, int, int]
 # For each participant: direction -> (peer, the peer's direction back).

@@ -279,7 +279,6 @@ class _Run:
         return n_elem, (Reduction(op, self.ranks), chunk_bytes), *self._padding(self.tensors + 3)
 
     def scratch(self, n_elem: int) -> int:
-        """Return the elements of scratch of a GPU."""
         return self.program.most("s") * self.chunk(n_elem)
 
     def validator(self, group: Group) -> None:

@@ -123,7 +123,6 @@ class _Thread(MockBackend):
         run_kernel_program(plan.algorithm.kernel, self.args, self, (0, 0), (1, 1), (rank, plan.world_size))
 
     def submit(self, command: Command) -> None:
-        """Take note of a command."""
         value = command.output
         if value is not None:
             value.done_ps = 1

@@ -6,22 +6,19 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint
 from kernbench.ccl._group import Grid, Group, Neighbours, Place, Subgroup, by_shard, single_shard_per_rank
 from kernbench.ccl._schedule import LARGEST_CHUNK
 from kernbench.ccl.algorithms import Collective
+from kernbench.ccl.stages import CostTerms
+from kernbench.config import MachineConfig
 from kernbench.config._ccl import BUFFER_KINDS, CONTRIBUTIONS, FACTS, GRID_SIZES, OUT_OF_PLACE
-from kernbench.config._schema import PROTOCOLS
+from kernbench.config._schema import PROTOCOLS, Protocol
 from kernbench.errors import ConfigError, quote
 from kernbench.topology._naming import PeId
 from kernbench.triton_emu._runner import check_plain
-
-if TYPE_CHECKING:
-    from kernbench.ccl.stages import CostTerms
-    from kernbench.config import MachineConfig
-    from kernbench.config._schema import Protocol
 
 Topology = Callable[[Subgroup], Neighbours]
 Mapper = Callable[[Group], list[tuple[tuple[int, int, int], ...]]]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.ccl._all_reduce_steps import LAG, pipeline
 from kernbench.ccl._schedule import (
@@ -47,9 +47,6 @@ from kernbench.ccl.stages import (
 from kernbench.errors import ConfigError
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
-
-if TYPE_CHECKING:
-    pass
 
 Schedule = Callable[[Streams, int, Chunking, int], Iterator[Step]]
 

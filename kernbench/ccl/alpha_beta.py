@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import ceil, hypot, prod
 from operator import mul
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,17 +27,15 @@ from kernbench.ccl.bounds import Bounds
 from kernbench.ccl.stages import COPY, SUM, Pairwise, Ring, Stage, Tree
 from kernbench.components._command import VectorOp
 from kernbench.components.builtin.pe_math import PeMath
+from kernbench.config import MachineConfig
 from kernbench.errors import ConfigError
 from kernbench.policy._routing import router_of
 from kernbench.policy.address.allocator import AddressConfig
 from kernbench.topology import _naming as naming
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
-    from kernbench.topology._graph import Edge
-    from kernbench.topology.builder import Machine
-    from kernbench.triton_emu._handles import Pointer
-    from kernbench.triton_emu.tl_context import TLContext
+from kernbench.topology._graph import Edge
+from kernbench.topology.builder import Machine
+from kernbench.triton_emu._handles import Pointer
+from kernbench.triton_emu.tl_context import TLContext
 
 Simulate = Callable[[CollectivePlan, int, int], float]  # (plan, bytes of a shard, bytes of an element) -> ns
 _Kernel = Callable[..., None]

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kernbench._registry import hint
 from kernbench.ccl._group import Place
@@ -21,9 +21,7 @@ from kernbench.components.builtin.pe_math import PeMath
 from kernbench.errors import ArgumentError
 from kernbench.policy._routing import RouteTable
 from kernbench.topology import _naming as naming
-
-if TYPE_CHECKING:
-    from kernbench.topology.builder import Machine
+from kernbench.topology.builder import Machine
 
 _PASSED = ("router", "ucie", "io_noc", "pe_dma")
 

@@ -9,19 +9,16 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any, cast, overload
 
 from kernbench._registry import MAPPERS, TOPOLOGIES, VALIDATORS, hint, locate
 from kernbench.ccl.algorithm import Algorithm, algorithm
 from kernbench.ccl.algorithms import Collective
 from kernbench.ccl.stages import CostTerms
-from kernbench.config import AUTO, CclConfig, find, read_ccl
+from kernbench.config import AUTO, CclConfig, MachineConfig, find, read_ccl
 from kernbench.config._ccl import PROGRAM
 from kernbench.config._schema import PROTOCOLS
 from kernbench.errors import ConfigError, quote
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
 
 CclLike = CclConfig | str | Path | Mapping[str, Any]
 AlgorithmLike = str | Algorithm | Collective | ModuleType | Callable[..., object]

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from html import escape
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.ccl._group import Group
 from kernbench.ccl._schedule import LARGEST_CHUNK, Operator
@@ -25,9 +25,7 @@ from kernbench.config._files import damaged, read_json, write_text
 from kernbench.config._schema import PROTOCOLS
 from kernbench.errors import ConfigError, DeadlockError, KernbenchError, OutOfMemoryError
 from kernbench.topology._naming import PeId
-
-if TYPE_CHECKING:
-    from kernbench.topology.builder import Machine
+from kernbench.topology.builder import Machine
 
 _SCHEMA_VERSION = 2
 _SLOTS = (2, 4, 8, 16, 32)

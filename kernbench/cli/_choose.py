@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kernbench.cli._options import echo, echo_json, echo_table, json_option, machine_options
+from kernbench.cli._options import echo, echo_json, echo_table, json_option, machine_options, workers_option
 
 if TYPE_CHECKING:
     from kernbench.studies._stages import PartialAnswer
@@ -36,11 +36,6 @@ _out_option = click.option(
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where the table of a list is written, and its finished points. Default: a folder named as the list.",
-)
-
-
-_workers_option = click.option(
-    "--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core."
 )
 
 
@@ -72,7 +67,7 @@ def _names(_context: click.Context, _option: click.Parameter, text: str | None) 
 )
 @_time_option
 @_out_option
-@_workers_option
+@workers_option
 @machine_options
 @json_option
 def gemm(
@@ -128,7 +123,7 @@ def gemm(
 @click.option("--no-changes", is_flag=True, help="Do not simulate each resource halved and doubled.")
 @_time_option
 @_out_option
-@_workers_option
+@workers_option
 @machine_options
 @json_option
 def ccl(

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from kernbench.cli._options import echo_json, json_option, machine_option, set_option
+from kernbench.cli._options import echo_json, json_option, machine_option, set_option, workers_option
 
 
 @click.command(short_help="Run milestone notebooks and write their reports.")
@@ -22,7 +22,7 @@ from kernbench.cli._options import echo_json, json_option, machine_option, set_o
 @click.option("--all", "every", is_flag=True, help="Run every milestone.")
 @machine_option
 @set_option
-@click.option("--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core.")
+@workers_option
 @click.option("--rerender", is_flag=True, help="Redraw figures from the results that are there; simulate nothing.")
 @click.option(
     "--again", is_flag=True, help="Simulate every point again, also those that are kept; resumes what was interrupted."

@@ -64,6 +64,10 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of text, on stdout; an error, too."
 )
 
+workers_option = click.option(
+    "--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core."
+)
+
 
 class NewFile(click.Path):
     """A file to write, in an existing folder, with one of some endings if given; checked before a run, not after it."""

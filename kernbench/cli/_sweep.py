@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kernbench.cli._options import echo, echo_json, echo_table, json_option, limit_option
+from kernbench.cli._options import echo, echo_json, echo_table, json_option, limit_option, workers_option
 
 if TYPE_CHECKING:
     from kernbench.sim_engine._limits import Limits
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     help="Where points and table are written. Default: a folder named as the plan, where you are.",
 )
-@click.option("--workers", type=click.IntRange(1), help="Processes that simulate. Default: one per core.")
+@workers_option
 @click.option("--scheduler", metavar="ADDRESS", help="Run on a Dask cluster instead, e.g. tcp://host:8786.")
 @click.option("--time-limit", type=float, metavar="SECONDS", help="End a point that takes longer, and say so.")
 @click.option("--memory-limit", type=int, metavar="MIB", help="End a point that needs more memory, and say so.")

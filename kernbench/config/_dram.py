@@ -67,8 +67,7 @@ class DramController:
 
 @cache
 def _content() -> dict[str, Any]:
-    content: dict[str, Any] = load_yaml(_FILE)
-    return content
+    return load_yaml(_FILE)
 
 
 @cache

@@ -70,7 +70,6 @@ def _pairs(texts: Iterable[Any], faults: list[Fault]) -> Iterator[tuple[str, Any
 
 
 def _unknown_part(path: _Path) -> Fault | None:
-    """Fault of the first unknown part of a path, if any."""
     for depth, part in enumerate(path):
         here = path[: depth + 1]
         group = model_at(MachineConfig, path[:depth])

@@ -137,8 +137,7 @@ class Flash:
 
 
 def to_column(x: Tile) -> Tile:
-    turned: Tile = x.reshape(x.shape[1], 1)
-    return turned
+    return x.reshape(x.shape[1], 1)
 
 
 def attention(

@@ -6,23 +6,20 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kernbench.analysis._manifest import Manifest
-from kernbench.analysis.result import INCOMPLETE
+from kernbench.analysis.result import INCOMPLETE, Result
 from kernbench.analysis.trace import last_pe, timeline
 from kernbench.analysis.utilization import shares
 from kernbench.errors import ArgumentError, KernbenchError
 from kernbench.notebook._job import written
 from kernbench.notebook._machine_form import machine_yaml
+from kernbench.notebook._model import Entry
 from kernbench.viz._picture import picture_html
 from kernbench.viz._scene import scene_of
 from kernbench.viz.figures import roofline, tile_timeline
 from kernbench.viz.still import link_heatmap
-
-if TYPE_CHECKING:
-    from kernbench.analysis.result import Result
-    from kernbench.notebook._model import Entry
 
 
 class Export(NamedTuple):

@@ -21,7 +21,7 @@ from kernbench._engine_selection import PACKAGE
 from kernbench.analysis._records import Records
 from kernbench.analysis.result import Result
 from kernbench.errors import ConfigError, KernbenchError, LimitError
-from kernbench.notebook._live import FrameObserver
+from kernbench.notebook._live import Frame, FrameObserver
 from kernbench.points._cache import Cache, CachedPoint, default_cache
 from kernbench.points._keys import Row, StudyFn, only_ours, study_name, study_version, sweep_key
 from kernbench.runtime_api.context import RuntimeContext
@@ -30,12 +30,10 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sweeps import _worker as rows
 from kernbench.sweeps._measure import complete, row_of
 from kernbench.sweeps._plan import resolve_study
+from kernbench.topology.builder import Machine
 
 if TYPE_CHECKING:
-    from kernbench.notebook._live import Frame
     from kernbench.notebook._model import Entry
-    from kernbench.topology.builder import Machine
-
 
 _STUDIES, _BENCHES, _COLLECTIVES = "kernbench.studies.", "kernbench.benches.", "kernbench.notebook._collectives"
 _NOTES = {"checks": int, "printed": str, "events": int}

@@ -5,17 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kernbench.analysis._stages import STAGE_ENGINES
-from kernbench.sim_engine._observer import Observer
+from kernbench.sim_engine._observer import Counters, Observer
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
-
-if TYPE_CHECKING:
-    from kernbench.sim_engine._observer import Counters
-    from kernbench.sim_engine.engine import GraphEngine
 
 _FULL = 255
 _EVERY_S, _SELDOM_S = 0.15, 0.4

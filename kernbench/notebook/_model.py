@@ -10,28 +10,25 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench._registry import hint
+from kernbench.analysis._manifest import Manifest
 from kernbench.analysis.compare import Comparison, compare, machine_changes, value_text
+from kernbench.analysis.result import Result
+from kernbench.analysis.why import Why
 from kernbench.benches._parameters import ParameterValue
 from kernbench.errors import ArgumentError, ConfigError, KernbenchError, StateError
 from kernbench.notebook._job import READING_RESULT, Options, RunJob, RunOutcome, cached_run, read_log
+from kernbench.notebook._live import Frame
 from kernbench.notebook._machine_form import MachineForm
+from kernbench.notebook._serve import Quota
 from kernbench.notebook._workloads import Workload, not_here, workloads
 from kernbench.points._cache import default_cache
 from kernbench.points._keys import Row, machine_of
 from kernbench.sim_engine._limits import NO_LIMITS, Limits
 from kernbench.sweeps._saved import read_content
 from kernbench.topology.builder import Machine, resolve_topology
-
-if TYPE_CHECKING:
-    from kernbench.analysis._manifest import Manifest
-    from kernbench.analysis.result import Result
-    from kernbench.analysis.why import Why
-    from kernbench.notebook._live import Frame
-    from kernbench.notebook._serve import Quota
-
 
 IDLE, RUNNING, DONE, FAILED, CANCELLED = "idle", "running", "done", "failed", "cancelled"
 OUTDATED = "outdated"

@@ -7,18 +7,20 @@ from collections.abc import Callable
 from html import escape
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as widgets
 
 from kernbench.analysis._launches import calls
 from kernbench.analysis._resources import Reason
 from kernbench.analysis._roofline import macs_per_ns, placed
+from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import utilization
 from kernbench.analysis.why import Why
+from kernbench.benches._parameters import ProgramParameter
 from kernbench.errors import KernbenchError, StateError
 from kernbench.notebook._export import EXPORTS, export
-from kernbench.notebook._model import DONE, FAILED, IDLE, OUTDATED, RUNNING, Explorer
+from kernbench.notebook._model import DONE, FAILED, IDLE, OUTDATED, RUNNING, Entry, Explorer, Finished
 from kernbench.notebook._runs import RunsTab
 from kernbench.notebook._style import (
     NOTHING_RAN,
@@ -33,11 +35,6 @@ from kernbench.notebook._style import (
 )  # fmt: skip
 from kernbench.viz._fields import Field, parameter_label
 from kernbench.viz._page_charts import roofline_chart
-
-if TYPE_CHECKING:
-    from kernbench.analysis.result import Result
-    from kernbench.benches._parameters import ProgramParameter
-    from kernbench.notebook._model import Entry, Finished
 
 
 class RunBar:

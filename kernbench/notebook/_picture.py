@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anywidget
 import traitlets
 
+from kernbench.analysis._records import Records
 from kernbench.analysis.result import Result
 from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, KernbenchError
+from kernbench.notebook._live import Frame
 from kernbench.sweeps._saved import MOST_PARTS
 from kernbench.topology.builder import Machine, resolve_topology
 from kernbench.viz._picture import module_js, picture_html, style_css
-from kernbench.viz._scene import made_offline, scene, scene_of
+from kernbench.viz._scene import Scene, made_offline, scene, scene_of
 from kernbench.viz._timeline import packed_trace
 from kernbench.viz._why import handle_why
 from kernbench.viz.still import Still, still_svg, still_title
-
-if TYPE_CHECKING:
-    from kernbench.analysis._records import Records
-    from kernbench.notebook._live import Frame
-    from kernbench.viz._scene import Scene
 
 
 class Picture(anywidget.AnyWidget):

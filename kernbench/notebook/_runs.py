@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anywidget
 import ipywidgets as widgets
@@ -13,14 +13,12 @@ import traitlets
 from kernbench.analysis.compare import machine_changes
 from kernbench.config._overrides import value_at
 from kernbench.errors import KernbenchError
+from kernbench.notebook._model import Entry, Explorer
 from kernbench.notebook._style import HERE, NOTHING_RAN, button, column, labelled_row, message_html, show_chart
 from kernbench.sweeps._energy_area import energy_columns, machine_columns
 from kernbench.sweeps._measure import row_of
 from kernbench.viz._fields import fields, parameter_label
 from kernbench.viz._page_charts import Axis, axis_text, parallel_coordinates
-
-if TYPE_CHECKING:
-    from kernbench.notebook._model import Entry, Explorer
 
 _METRICS = {
     "latency_ns": "Time [ns]", "energy_uj": "Energy [µJ]", "hbm_bytes": "HBM traffic [B]", "area_mm2": "Area [mm²]",

@@ -6,16 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.analysis._what_if._predictions import Tornado, new_values, swing, tornado_of
+from kernbench.analysis.result import Result
 from kernbench.errors import KernbenchError
+from kernbench.notebook._model import Entry, Explorer
 from kernbench.viz._why import tornado_rows
-
-if TYPE_CHECKING:
-    from kernbench.analysis.result import Result
-    from kernbench.notebook._model import Entry, Explorer
-
 
 _PAUSE_S = 1.0
 

@@ -6,14 +6,16 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as widgets
 
+from kernbench.analysis.result import Result
 from kernbench.analysis.why import Why
 from kernbench.errors import KernbenchError
+from kernbench.notebook._live import Frame
 from kernbench.notebook._machine_panel import TopologyPicker
-from kernbench.notebook._model import Explorer
+from kernbench.notebook._model import Entry, Explorer
 from kernbench.notebook._panels import ResultTabs, RunBar, WorkloadPanel, subject_html
 from kernbench.notebook._picture import Picture
 from kernbench.notebook._serve import is_page, page_limits, page_quota
@@ -23,11 +25,6 @@ from kernbench.sim_engine._limits import NO_LIMITS, Limits
 from kernbench.topology.builder import Machine
 from kernbench.viz._scene import explained, scene, scene_of
 from kernbench.viz.still import Still, still_svg
-
-if TYPE_CHECKING:
-    from kernbench.analysis.result import Result
-    from kernbench.notebook._live import Frame
-    from kernbench.notebook._model import Entry
 
 
 class _Stage:

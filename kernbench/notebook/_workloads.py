@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.benches import registry
 from kernbench.benches._parameters import (
@@ -20,20 +20,17 @@ from kernbench.benches._parameters import (
     signature_parameters,
 )
 from kernbench.ccl.install import load_ccl_config, names
-from kernbench.config import AUTO, COLLECTIVES
+from kernbench.config import AUTO, COLLECTIVES, CclConfig, MachineConfig
 from kernbench.errors import ArgumentError, ConfigError
 from kernbench.notebook._collectives import collective, planned
 from kernbench.notebook._programs import SHAPE, is_kernel, is_module, program_of, step_part, tensors_of
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.serving._models import check_parallel, fields_of
 from kernbench.studies.choice import system_of
 from kernbench.studies.study import Choices, Study, explorations
+from kernbench.topology.builder import Machine
 from kernbench.triton._translate import is_jit
 from kernbench.viz._fields import fields
-
-if TYPE_CHECKING:
-    from kernbench.config import CclConfig, MachineConfig
-    from kernbench.runtime_api.context import RuntimeContext
-    from kernbench.topology.builder import Machine
 
 
 @dataclass(frozen=True, slots=True)

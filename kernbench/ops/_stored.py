@@ -260,5 +260,4 @@ def turned(piece: Piece) -> Piece:
 def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     low = np.maximum(a[:, None, 0], b[None, :, 0])
     high = np.minimum(a.sum(axis=1)[:, None], b.sum(axis=1)[None, :])
-    common: np.ndarray = np.maximum(0, high - low)
-    return common
+    return np.maximum(0, high - low)

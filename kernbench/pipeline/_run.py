@@ -22,10 +22,9 @@ from kernbench.pipeline._actions import (
 )
 from kernbench.pipeline._report import Pipeline, measured_pipeline
 from kernbench.pipeline._timing import lowered, received, sent, times
-from kernbench.runtime_api.context import session
+from kernbench.runtime_api.context import RuntimeContext, session
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
     from kernbench.runtime_api.tensor import Tensor
     from kernbench.runtime_api.work import Work
 

@@ -61,10 +61,7 @@ def lowered(table: Table) -> Table:
 
 @dataclass(frozen=True)
 class Times:
-    """Start and end of each action, and when each message is there."""
-
-    spans: dict[Action, tuple[float, float]]
-    arrivals: dict[Action, float]
+    spans: dict[Action, tuple[float, float]]  # start and end of each action
 
     @property
     def makespan(self) -> float:
@@ -128,7 +125,7 @@ def times(table: Table, cost: Callable[[Action], float], delay: Callable[[Action
                 at[rank] += 1
                 moved = True
     _check_ended(table, at, {*spans, *posted})
-    return Times(spans, arrivals)
+    return Times(spans)
 
 
 def _check_ended(table: Table, at: list[int], done: set[Action]) -> None:

@@ -238,5 +238,4 @@ def _inner(fn: StudyFn) -> tuple[StudyFn, list[Any]]:
 def _pickled(value: Any) -> bytes:
     import cloudpickle
 
-    data: bytes = cloudpickle.dumps(value)
-    return data
+    return cloudpickle.dumps(value)

@@ -24,12 +24,11 @@ from kernbench.runtime_api._memory import DeviceMemory, TensorHandle, map_ranges
 from kernbench.runtime_api.types import Device, DeviceLike, DeviceSelector
 from kernbench.sim_engine._host_requests import ARGUMENT_BYTES, LAUNCH_BYTES, GraphStep
 from kernbench.sim_engine._races import Copies
-from kernbench.sim_engine._user_code import line_number, user_line
+from kernbench.sim_engine._user_code import Line, line_number, user_line
 
 if TYPE_CHECKING:
     from kernbench.analysis._records import Communication
     from kernbench.runtime_api._multiprocessing import Rank, SpawnContext
-    from kernbench.sim_engine._user_code import Line
     from kernbench.sim_engine.engine import GraphEngine
 
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from kernbench.errors import CollectiveMismatchError, KernbenchError
-from kernbench.runtime_api._devices import Later, Start, StartOfWork
+from kernbench.runtime_api._devices import HostProgram, Later, Start, StartOfWork
 from kernbench.runtime_api.work import Call, Exchange, Work
 
 if TYPE_CHECKING:
-    from kernbench.runtime_api._devices import HostProgram
     from kernbench.runtime_api._process_group import ProcessGroup, Transport
 
 

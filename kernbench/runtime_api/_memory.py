@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench._dtypes import DType
+from kernbench.config import MachineConfig
 from kernbench.errors import AllocationError
 from kernbench.policy.address.allocator import ALIGNMENT, Allocators
 from kernbench.policy.address.va_allocator import VirtualAllocator
 from kernbench.policy.placement.dp import DPPolicy, ShardSpec
 from kernbench.runtime_api._layout import Layout, TensorShard
 from kernbench.sim_engine._races import Copies
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
-
 
 _Range = tuple[int, int, int]
 

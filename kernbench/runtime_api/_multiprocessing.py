@@ -94,9 +94,6 @@ class ProcessRaisedException(ProcessException):
     `__cause__` is the first of them; None for a deadlock, which is in `errors` and at the end of the message.
     """
 
-    def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
-        super().__init__(msg, error_index, error_pid)
-
 
 class ProcessExitedException(ProcessException):
     """A rank called `sys.exit` with a code other than 0."""

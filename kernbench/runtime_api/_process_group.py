@@ -6,34 +6,28 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import simpy
 
 from kernbench._registry import hint
-from kernbench.ccl._group import Neighbours, Subgroup
+from kernbench.ccl._group import Neighbours, Place, Subgroup
 from kernbench.ccl._schedule import row_blocks
 from kernbench.ccl.algorithm import Algorithm, CollectivePlan, plan
 from kernbench.ccl.algorithms import Copy, PeerMessage, exchange
 from kernbench.ccl.install import AlgorithmLike, load_ccl_config, names, resolve_algorithm_config, unnamed
-from kernbench.config import AUTO, CclConfig
+from kernbench.config import AUTO, CclConfig, MachineConfig
 from kernbench.config._ccl import COLLECTIVES
 from kernbench.errors import CollectiveMismatchError, ConfigError, PlacementError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor, deploy_like
-from kernbench.runtime_api._devices import Start
+from kernbench.runtime_api._devices import HostProgram, Start, StartOfWork
 from kernbench.runtime_api._layout import CopyRun, Layout, Region, along, chunks, elements, runs, stacked, whole_region
 from kernbench.runtime_api._meeting import Mailbox, Meeting
 from kernbench.runtime_api.collective import Collectives, ShardArguments, arguments, over_channels, title
-from kernbench.runtime_api.work import Call, CapturedWork, Exchange, LaunchCall, TensorPart
+from kernbench.runtime_api.work import Call, CapturedWork, Exchange, LaunchCall, TensorPart, Work
 from kernbench.topology._naming import PeId
 from kernbench.triton_emu._handles import Pointer
-
-if TYPE_CHECKING:
-    from kernbench.ccl._group import Place
-    from kernbench.config import MachineConfig
-    from kernbench.runtime_api._devices import HostProgram, StartOfWork
-    from kernbench.runtime_api.work import Work
-    from kernbench.triton_emu.tl_context import TLContext
+from kernbench.triton_emu.tl_context import TLContext
 
 _MOST_RUNS = 4096
 

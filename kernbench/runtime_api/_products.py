@@ -135,8 +135,7 @@ def _moved(
         return source, at
     keep = keep and host.capturing(source.sip) is None  # a graph may be replayed after the memory has changed
     if keep and key in source._handle.moved:
-        found: tuple[DeviceTensor, Stored] = source._handle.moved[key]
-        return found
+        return source._handle.moved[key]
     x = source
     for policy in policies:
         target = deploy(host, at.shape, source.dtype, source.device, policy)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import simpy
 
+from kernbench.ccl._group import Place
 from kernbench.ccl._topologies import through_switch
 from kernbench.ccl.algorithm import CollectivePlan
 from kernbench.components.builtin.queues import check_read
 from kernbench.errors import AllocationError, ConfigError, OutOfMemoryError
-from kernbench.sim_engine._host_requests import QueueSpec
+from kernbench.sim_engine._host_requests import QueueSpec, QueueState
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
 from kernbench.topology._naming import PeId
-
-if TYPE_CHECKING:
-    from kernbench.ccl._group import Place
-    from kernbench.sim_engine._host_requests import QueueState
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ class InstalledQueues:
         try:
             for place, role in plan.programs.items():
                 for direction in role.neighbours:
-                    rings[place, direction] = self._ring(a.buffer_kind, place, nbytes)
+                    rings[place, direction] = self._engine.allocators.ring(a.buffer_kind, place, nbytes)
         except AllocationError as error:
             for (held, _), address in rings.items():
                 self._free(a.buffer_kind, held, address)
@@ -87,13 +83,6 @@ class InstalledQueues:
                 "buffer_kind"
             ) from error
         return rings
-
-    def _ring(self, kind: str, place: Place, nbytes: int) -> int:
-        allocators = self._engine.allocators
-        if kind == "sram":
-            return allocators.sram(*place[:2]).reserve_ipcq_sram(nbytes)
-        pe = allocators.pe(*place)
-        return pe.reserve_ipcq_tcm(nbytes) if kind == "tcm" else pe.reserve_ipcq_hbm(nbytes)
 
     def _free(self, kind: str, place: Place, address: int) -> None:
         allocators = self._engine.allocators

@@ -10,21 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import simpy
 
 from kernbench._dtypes import DType, as_dtype
 from kernbench._units import ns_to_ps
+from kernbench.analysis._records import Communication, LinkTable
 from kernbench.analysis.result import Result
 from kernbench.analysis.utilization import hottest, pe_window
+from kernbench.ccl._group import Place
 from kernbench.ccl._schedule import row_blocks
-from kernbench.ccl.algorithm import CollectivePlan, plan
+from kernbench.ccl.algorithm import Algorithm, CollectivePlan, plan
 from kernbench.ccl.alpha_beta import Simulate
 from kernbench.ccl.install import AlgorithmLike, CclLike, load_ccl_config, names, resolve_algorithm_config, unnamed
 from kernbench.ccl.tuner import MODEL_TOLERANCE, Tuner, with_variants
-from kernbench.config import AUTO
+from kernbench.config import AUTO, CclConfig, MachineConfig
 from kernbench.config._ccl import OUT_OF_PLACE
 from kernbench.errors import (
     CollectiveMismatchError,
@@ -33,23 +35,15 @@ from kernbench.errors import (
     quote,
 )
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._devices import Later, Start, StartOfWork, warn
+from kernbench.runtime_api._devices import HostProgram, Later, Start, StartOfWork, warn
 from kernbench.runtime_api._queues import DrainCheck, InstalledQueues
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine._op_log import link_table
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
 from kernbench.topology._naming import PeId
+from kernbench.topology.builder import Machine
 from kernbench.triton_emu._handles import Pointer
-
-if TYPE_CHECKING:
-    from kernbench.analysis._records import Communication, LinkTable
-    from kernbench.ccl._group import Place
-    from kernbench.ccl.algorithm import Algorithm
-    from kernbench.config import CclConfig, MachineConfig
-    from kernbench.runtime_api._devices import HostProgram
-    from kernbench.topology.builder import Machine
-
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import numpy as np
 
@@ -36,8 +36,6 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology.builder import Machine, resolve_topology
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from kernbench.ccl.algorithm import CollectivePlan
     from kernbench.ccl.install import AlgorithmLike, CclLike
     from kernbench.runtime_api.collective import Collectives

@@ -6,8 +6,9 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernbench.ccl.install import AlgorithmLike
 from kernbench.errors import StateError, quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api._devices import HostProgram, Start, warn
@@ -18,12 +19,9 @@ from kernbench.runtime_api._process_group import (
     Groups,
     ProcessGroup,
 )
+from kernbench.runtime_api.collective import Collectives
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.runtime_api.work import Call, Coalesced, Exchange, LaunchCall, P2POp, ReduceOp, TensorPart, Work
-
-if TYPE_CHECKING:
-    from kernbench.ccl.install import AlgorithmLike
-    from kernbench.runtime_api.collective import Collectives
 
 GroupLike = ProcessGroup | int | None
 _Root = tuple[str, int | None, int | None] | tuple[str, int | None, int | None, int]  # src or dst, and a default

@@ -303,8 +303,7 @@ class Tensor(ABC):
         """Return the only value as a Python number."""
         if self.numel() != 1:
             raise RuntimeError(f"a Tensor with {self.numel()} elements cannot be converted to Scalar")
-        value: bool | int | builtins.float = self.numpy().reshape(-1).astype(self.dtype.carrier)[0].item()
-        return value
+        return self.numpy().reshape(-1).astype(self.dtype.carrier)[0].item()
 
     def tolist(self) -> Any:
         """Return the values as nested lists of Python numbers."""

@@ -14,7 +14,7 @@ from kernbench._registry import hint
 from kernbench.analysis._records import Communication
 from kernbench.errors import quote
 from kernbench.runtime_api._device_tensor import DeviceTensor
-from kernbench.runtime_api._devices import Start, StartOfWork
+from kernbench.runtime_api._devices import HostProgram, Mark, Start, StartOfWork, Stream
 from kernbench.runtime_api.collective import ShardArguments
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.sim_engine._user_code import user_line
@@ -22,7 +22,6 @@ from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
     from kernbench.policy.placement.dp import DPPolicy
-    from kernbench.runtime_api._devices import HostProgram, Mark, Stream
     from kernbench.runtime_api._process_group import ProcessGroup
 
 

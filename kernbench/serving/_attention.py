@@ -127,7 +127,7 @@ def _new(
     torch: RuntimeContext, rows: int, columns: int, cubes: tuple[int, ...] | None = None, dtype: DType = float16
 ) -> DeviceTensor:
     made: Any = torch.empty(rows, columns, dtype=dtype, device="ahbm", dp=replace(BY_ROWS, cubes=cubes))
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _dealt(

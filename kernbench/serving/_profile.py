@@ -155,8 +155,7 @@ class _Batches:
         return i, (contexts - self._contexts[i]) / (self._contexts[i + 1] - self._contexts[i])
 
     def _at(self, counts: np.ndarray | int, i: np.ndarray, share: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self._us[counts, i] * (1 - share) + self._us[counts, i + 1] * share
-        return found
+        return self._us[counts, i] * (1 - share) + self._us[counts, i + 1] * share
 
     def balanced(self, contexts: np.ndarray) -> float:
         """Return the time of requests whose work is spread evenly over the device."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench._dtypes import as_dtype
 from kernbench._units import KIB, MIB
+from kernbench.config import MachineConfig
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.tensor import Tensor
 from kernbench.topology.builder import Machine
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
-    from kernbench.runtime_api.context import RuntimeContext
 
 MOST_BYTES = 4 * MIB  # of a collective that is called three times in a row: larger ones take minutes to simulate
 _SPREAD = 64 * KIB  # bytes of each cube from which on a rank's tensor is spread over all cubes

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench._dtypes import as_dtype
+from kernbench.config import MachineConfig
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Machine
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
-    from kernbench.runtime_api.context import RuntimeContext
 
 _ROWS = DPPolicy(cube="replicate", pe="row_wise")
 

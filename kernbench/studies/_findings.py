@@ -73,15 +73,6 @@ def fastest(names: Iterable[str]) -> str:
     return ", ".join([f"{first} is fastest for {most}", *(f"{name} for {n}" for name, n in others)])
 
 
-def first_upper(text: str) -> str:
-    """Capitalize the first letter only.
-
-    >>> first_upper("halving UCIe of a SIP")
-    'Halving UCIe of a SIP'
-    """
-    return text[:1].upper() + text[1:]
-
-
 def over(
     rows: Iterable[Mapping[str, Any]],
     base: Iterable[Mapping[str, Any]],

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from kernbench.analysis._resources import Reason
 from kernbench.analysis.why import Why
@@ -17,9 +17,7 @@ from kernbench.sweeps._argument_checks import is_number
 from kernbench.sweeps._plan import Plan, Point
 from kernbench.sweeps._runner import Progress, run_points, worker_count
 from kernbench.sweeps._worker import OK
-
-if TYPE_CHECKING:
-    from kernbench.topology.builder import Machine
+from kernbench.topology.builder import Machine
 
 _START_S = 1.5  # imports of a process
 _HERE_S = 2.0  # shorter simulations run in this process: starting others takes as long

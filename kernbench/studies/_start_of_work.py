@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench._units import MIB
 from kernbench.config import MachineConfig, load_yaml, preset_path
 from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import run_program
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.topology.builder import Machine
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
 
 START_OF_WORK = "start of work"
 KERNELS = 8  # one after another

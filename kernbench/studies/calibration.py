@@ -17,7 +17,7 @@ import yaml
 
 from kernbench.config._files import write_text
 from kernbench.errors import ArgumentError, ConfigError, quote
-from kernbench.points._keys import machine_of
+from kernbench.points._keys import Row, machine_of
 from kernbench.studies._fidelity_collectives import MOST_BYTES
 from kernbench.studies._page import cell
 from kernbench.studies._references import Reference, read_references
@@ -28,7 +28,6 @@ from kernbench.topology.builder import Machine, resolve_topology
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kernbench.points._keys import Row
     from kernbench.viz.still import Still
 
 FieldBounds = tuple[float, float] | None

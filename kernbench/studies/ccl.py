@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -35,12 +35,10 @@ from kernbench.points._keys import Row, machine_of
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
 from kernbench.runtime_api.collective import check_results, run_collective, simulator, tuner_of
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.study import LABELS, MACHINE, Choices, Parameter, Study, at_most, fits_slice, scaled, sips_of
 from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
 
 # (count, topology) or (count, topology, w, h), as `system.sips` of a machine file has them.
 _System = Sequence[Any]
@@ -76,8 +74,6 @@ _HALVED: dict[str, dict[str, float]] = {
 
 
 class PlannedCollective:
-    """A planned collective, before it runs."""
-
     def __init__(
         self, machine: Machine, algorithm: Algorithm, targets: Sequence[PeId] = (), itemsize: int = 2,
         nbytes: int | None = None,

@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log
 from re import fullmatch
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench.points._keys import Row
-from kernbench.studies._findings import Finding, claim, ends, fastest, first_upper, over
+from kernbench.studies._findings import Finding, claim, ends, fastest, over
 from kernbench.studies.study import Tables, as_csv, groups, sips_of, size_name, table
+from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
 from kernbench.viz._machine_layout import machine_section
-from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw
-
-if TYPE_CHECKING:
-    from kernbench.topology.builder import Machine
+from kernbench.viz.charts import MOST_LINES, Chart, Column, Draw, first_upper
 
 METHOD = (
     "Each row is one collective on an idle machine, from the first program's start to the last one's end. Queues "

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from itertools import product
 from math import prod
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench._registry import hint
 from kernbench.analysis._roofline import macs_per_ns
@@ -32,11 +32,9 @@ from kernbench.studies.ccl import case_of
 from kernbench.studies.layers import LayersStudy, StoredProduct, layer_work, obstacle, run, simulated_ns
 from kernbench.studies.study import scaled, sips_of, table
 from kernbench.sweeps._plan import Point
+from kernbench.sweeps._runner import Progress
 from kernbench.sweeps.sensitivity import BASE, ranked, sensitivity_plan
 from kernbench.topology.builder import Machine, resolve_topology
-
-if TYPE_CHECKING:
-    from kernbench.sweeps._runner import Progress
 
 _Tick = Callable[["Progress"], object]
 

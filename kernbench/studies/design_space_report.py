@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernbench.studies._findings import Finding, claim, first_upper
+from kernbench.studies._findings import Finding, claim
 from kernbench.studies.study import Tables, scalars, table
 from kernbench.sweeps.pareto import pareto
 from kernbench.sweeps.sensitivity import BASE, ranked, steps_along
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, ChartRow, Column
+from kernbench.viz.charts import Chart, ChartRow, Column, first_upper, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,10 +55,6 @@ def frame(rows: Sequence[ChartRow], name: str) -> pd.DataFrame:
     return table(mine).dropna(axis="columns", how="all")
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
-
-
 def axes_of(grid: pd.DataFrame) -> list[str]:
     return [name for name in AXES if name in grid and len(grid[name].drop_duplicates()) > 1]
 
@@ -82,21 +78,21 @@ def _front(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Mac
     grid = frame(rows, "grid")
     numbers = {index: str(i) for i, index in enumerate(front(grid).index, 1)}
     grid[LABEL] = [numbers.get(index, "") for index in grid.index]
-    return kinds.points(AREA, _TIME, by=_MESH, label=LABEL)(_records(grid), columns, machine)
+    return kinds.points(AREA, _TIME, by=_MESH, label=LABEL)(rows_of(grid), columns, machine)
 
 
 def _map(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     least = frame(rows, "grid").groupby([_UCIE, _MESH], sort=False)[_TIME].min().reset_index()
     least = least.rename(columns={_UCIE: "ucie", _MESH: "mesh"})
     named = {"ucie": Column("UCIe connection", "GB/s"), "mesh": Column("cubes of a SIP")}
-    return kinds.heat("ucie", "mesh", _TIME)(_records(least), named, machine)
+    return kinds.heat("ucie", "mesh", _TIME)(rows_of(least), named, machine)
 
 
 def _factors(rows: Sequence[ChartRow], columns: Mapping[str, Column], machine: Machine) -> Any:
     table = first(rows)
-    table[LABEL] = [f"{r['factor']}: {MORE[r['first']] if r[GAIN] > 0 else 'neither'}" for r in _records(table)]
+    table[LABEL] = [f"{r['factor']}: {MORE[r['first']] if r[GAIN] > 0 else 'neither'}" for r in rows_of(table)]
     table[GAIN] = table[GAIN].clip(lower=0)
-    return kinds.bars(GAIN, LABEL, label=".1f")(_records(table), columns, machine)
+    return kinds.bars(GAIN, LABEL, label=".1f")(rows_of(table), columns, machine)
 
 
 def _in(table: str) -> Callable[[ChartRow], bool]:
@@ -160,7 +156,7 @@ def _cubes(grid: pd.DataFrame, rows: Sequence[ChartRow]) -> Iterator[Finding]:
     if _MESH not in axes_of(grid):
         return
     table = steps_along(grid, axes_of(grid), _TIME, AREA)
-    worst = min(_records(table[table["axis"] == _MESH]), key=lambda row: float(row[GAIN]))
+    worst = min(rows_of(table[table["axis"] == _MESH]), key=lambda row: float(row[GAIN]))
     before, after = worst["step"].split(" to ")
     by_mesh = {row[_MESH]: row["why"] for row in rows if row.get("why")}
     cause = ""
@@ -180,7 +176,7 @@ def _cubes(grid: pd.DataFrame, rows: Sequence[ChartRow]) -> Iterator[Finding]:
 
 def _buy(grid: pd.DataFrame) -> Iterator[Finding]:
     table = steps_along(grid, axes_of(grid), _TIME, AREA)
-    ordered = sorted((row for row in _records(table) if row["cost_pct"] > 0), key=lambda row: -float(row[GAIN]))
+    ordered = sorted((row for row in rows_of(table) if row["cost_pct"] > 0), key=lambda row: -float(row[GAIN]))
     if not ordered:
         return
     best, *rest = ({**row, "step": _step(row)} for row in ordered)
@@ -202,7 +198,7 @@ def _step(row: Mapping[str, Any]) -> str:
 
 
 def _change(rows: Sequence[ChartRow]) -> Finding:
-    better = [row for row in _records(first(rows)) if row[GAIN] > 0]
+    better = [row for row in rows_of(first(rows)) if row[GAIN] > 0]
     if not better:
         return Finding("No factor alone makes GPT-2 faster.", "design_space_factors", 8, {"gain_pct": 0.0})
     best, *rest = ({**row, "change": f"{MORE[row['first']]} {row['factor']}"} for row in better)

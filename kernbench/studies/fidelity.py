@@ -23,7 +23,7 @@ from kernbench._units import KIB, MIB
 from kernbench.analysis._roofline import matrix_engine
 from kernbench.analysis.compare import machine_changes
 from kernbench.ccl.install import load_ccl_config, names
-from kernbench.config import load_yaml, preset_path
+from kernbench.config import MachineConfig, load_yaml, preset_path
 from kernbench.config._dram import dram, dram_names
 from kernbench.errors import ConfigError, quote
 from kernbench.kernels.gemm import STAGINGS
@@ -45,7 +45,6 @@ from kernbench.topology.builder import Machine, resolve_topology
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kernbench.config import MachineConfig
 
 _Values = Mapping[str, Any]
 MOST_DEVICE_BYTES = 64 * MIB  # the same on a device that is held against its measurements

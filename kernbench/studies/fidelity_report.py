@@ -8,12 +8,12 @@ from re import search, split
 from statistics import median
 from typing import Any, NamedTuple
 
-from kernbench.studies._findings import Finding, first_upper
+from kernbench.studies._findings import Finding
 from kernbench.studies.study import Tables, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, ChartRow, Column
+from kernbench.viz.charts import Chart, ChartRow, Column, first_upper
 
 REFERENCES, PAIRS, SENSITIVITY, DEVICE = "references", "pairs", "sensitivity", "device"
 COMPARED, PAIRED, ERRORS, MISSING = "References", "Figures with the validated models", "Errors", "Not modelled"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import kernbench.studies.gemm_report as report
 from kernbench._dtypes import as_dtype, int8, int32
@@ -22,13 +22,11 @@ from kernbench.kernels.gemm import STAGINGS, gemm
 from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api.bench_runner import check_product, operand, run_program
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.studies.study import MACHINE, Parameter, Study, check_slices, fits_slice
 from kernbench.sweeps._measure import path_columns, row_of
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
 
 SHAPES = (
     (16, 16, 16), (32, 64, 32), (32, 128, 32), (64, 64, 64), (128, 256, 128), (32, 3072, 32), (256, 256, 256),

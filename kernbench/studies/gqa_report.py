@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernbench.analysis._roofline import Roofs, macs_per_ns
-from kernbench.studies._findings import Finding, claim, ends, first_upper, over
+from kernbench.studies._findings import Finding, claim, ends, over
 from kernbench.studies._start_of_work import KERNELS, START_OF_WORK
 from kernbench.studies.study import Tables, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, ChartRow, Column
+from kernbench.viz.charts import Chart, ChartRow, Column, first_upper
 
 METHOD = (
     "One layer's attention runs from q, k and v in HBM to the result there; the makespan is that of its launch, from "

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -53,15 +53,13 @@ from kernbench.ops.matmul import (
 from kernbench.points._keys import Row
 from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.runtime_api.bench_runner import operand, run_program
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine._op_log import link_table
 from kernbench.studies.study import Parameter, Study, Tables, table
 from kernbench.sweeps._energy_area import counters
 from kernbench.sweeps._measure import path_columns
 from kernbench.topology.builder import Machine
 from kernbench.viz.charts import Column
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
 
 _LISTS = {
     "deepbench": "deepbench_gemm_inference_device.csv",

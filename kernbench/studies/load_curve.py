@@ -9,23 +9,20 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from html import escape
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kernbench._registry import hint
 from kernbench._units import ps_to_ns, serialization_ps
 from kernbench.errors import ArgumentError
-from kernbench.sim_engine._network import Clock, Network
+from kernbench.sim_engine._network import Clock, Link, Network
 from kernbench.sim_engine._traffic import Terminal
+from kernbench.sim_engine._transaction import Route
 from kernbench.studies.study import check_slices
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine, resolve_topology
-
-if TYPE_CHECKING:
-    from kernbench.sim_engine._network import Link
-    from kernbench.sim_engine._transaction import Route
-    from kernbench.viz.still import Still
+from kernbench.viz.still import Still
 
 PATTERNS = ("uniform", "transpose", "tornado", "hotspot")
 NETWORKS = ("cube", "sips")

@@ -97,8 +97,7 @@ def shortest_first(*, again: bool = False) -> list[str]:
 
 
 def _is_current(made: Mapping[str, Any]) -> bool:
-    current: bool = made["code"] == code_version(made["study"].partition(":")[0])
-    return current
+    return made["code"] == code_version(made["study"].partition(":")[0])
 
 
 def known_name(name: str) -> str:

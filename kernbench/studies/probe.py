@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import kernbench.studies.probe_report as report
 from kernbench._dtypes import int8
@@ -22,6 +22,7 @@ from kernbench.errors import ArgumentError
 from kernbench.points._keys import Row
 from kernbench.policy._routing import reverse, router_of
 from kernbench.policy.address.phyaddr import PhysAddr
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine._host_requests import QueueSpec
 from kernbench.sim_engine._python_core import Hop
 from kernbench.sim_engine._transaction import Transaction
@@ -33,9 +34,6 @@ from kernbench.topology._graph import Graph
 from kernbench.topology.builder import Machine
 from kernbench.triton_emu._handles import Pointer
 from kernbench.triton_emu.tl_context import TLContext
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
 
 MESSAGE_SIZES = [128, 256, 512, KIB, 2 * KIB, 4 * KIB, 8 * KIB, 10 * KIB]
 TRANSFER_SIZES = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB]

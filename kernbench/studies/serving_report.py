@@ -14,12 +14,12 @@ from kernbench.serving import Policy, generate, run
 from kernbench.serving._models import fields_of
 from kernbench.serving._steps import COLUMNS as PART_COLUMNS
 from kernbench.serving._steps import StepTable
-from kernbench.studies._findings import Finding, claim, ends, first_upper
+from kernbench.studies._findings import Finding, claim, ends
 from kernbench.studies.study import Tables, groups, table
 from kernbench.topology.builder import Machine
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, Column
+from kernbench.viz.charts import Chart, Column, first_upper
 
 KV_BLOCK = 16  # tokens of a block of the KV cache (vLLM's default)
 MEMORY_SHARE = 0.9  # of a SIP's memory, for weights and KV cache (vLLM's default)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from kernbench.analysis.result import Result
     from kernbench.config import MachineConfig
     from kernbench.runtime_api.context import RuntimeContext
-    from kernbench.topology.builder import Machine
 
 Tables: TypeAlias = "dict[str, pd.DataFrame]"  # by heading
 _ROW = "row"

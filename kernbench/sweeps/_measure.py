@@ -79,8 +79,7 @@ def parameters_of(study: StudyFn) -> dict[str, inspect.Parameter]:
     """Parameters of a study by name: those of its program, if it is one, and of the measurement."""
     owner: Any = getattr(study, "__self__", None)
     if hasattr(owner, "fields"):
-        fields: dict[str, inspect.Parameter] = owner.fields()
-        return fields
+        return owner.fields()
     if isinstance(study, partial) and study.func is program_row:
         own = dict(list(inspect.signature(study.args[0]).parameters.items())[1:])
         return own | {name: inspect.signature(program_row).parameters[name] for name in HOW}

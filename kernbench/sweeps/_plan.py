@@ -153,8 +153,7 @@ _PROGRAM = "torch"  # the first parameter of a program
 def resolve_study(study: Callable[..., Any] | str) -> StudyFn:
     found: Any = STUDIES.resolve(study) if isinstance(study, str) else study
     if hasattr(found, "simulate"):
-        simulate: StudyFn = (found() if isinstance(found, type) else found).simulate
-        return simulate
+        return (found() if isinstance(found, type) else found).simulate
     fn: Callable[..., Any] = found
     check_plain(fn, "study")
     names = list(inspect.signature(fn).parameters)
@@ -243,8 +242,7 @@ def run_study(study: StudyFn, spec: Row, point: Row) -> Row:
     taken = [name for name in RESERVED if isinstance(row, dict) and name in row]
     if taken:
         raise ConfigError(f"{study_name(study)} returns {taken[0]!r}, a column of the table itself: name it otherwise")
-    made: Row = row
-    return made
+    return row
 
 
 def make_plan(

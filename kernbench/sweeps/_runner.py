@@ -219,8 +219,7 @@ class _Task:
             return attempt(self._study, point, self.limits.session)
         if not hasattr(self._local, "worker"):
             self._local.worker = Worker(self.fn, self.limits)
-        outcome: Outcome = self._local.worker.run(point)
-        return outcome
+        return self._local.worker.run(point)
 
     @cached_property
     def _study(self) -> PointFn:

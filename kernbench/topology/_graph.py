@@ -6,16 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kernbench._units import decimal_product, ns_to_ps, serialization_ps
+from kernbench.config import MachineConfig
 from kernbench.errors import ArgumentError
 from kernbench.topology import _naming as naming
 from kernbench.topology._mesh import OFFSETS, OPPOSITE, SIDES, At, CubeLayout
 from kernbench.topology._sip_network import SIP_SIDES, SipNetwork
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from kernbench.config import MachineConfig
 from kernbench.config._rules import hops_from, memory_places, pe_places, port_places
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
-
 
 At = tuple[int, int]  # (row, column)
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from kernbench.config import MachineConfig
 from kernbench.config._rules import DIMENSIONS, RINGS, SWITCHED
 from kernbench.topology import _naming as naming
 from kernbench.topology._fat_tree import FatTree
 from kernbench.topology._mesh import CubeLayout, classes_of_rings, shortest_lines, vc_classes
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
 
 # Sides of a SIP, in the order that breaks ties, and steps to a neighbour: of layer, row and column.
 SIP_SIDES = {"e": (0, 0, 1), "w": (0, 0, -1), "n": (0, -1, 0), "s": (0, 1, 0), "u": (1, 0, 0), "d": (-1, 0, 0)}
@@ -97,7 +95,6 @@ class SipNetwork:
         return self._first[3] + rail * (len(self._between.neighbours) - self._ends) + vertex - self._ends
 
     def kind(self, vertex: int) -> str:
-        """Kind of the node of a vertex."""
         return _KINDS[bisect_right(self._first, vertex) - 1]
 
     def link(self, a: int, b: int) -> Speed:
@@ -167,7 +164,6 @@ class SipNetwork:
         return [(*path, *(self._outside(rail, vertex) for vertex in self._between.path(start, end)), dst)]
 
     def _paths(self, src: int, dst: int) -> list[tuple[int, ...]]:
-        """Paths in the network of a host."""
         if self._tree is not None:
             return [self._tree.path(src, dst)]
         if self.topology == "fully_connected" and src != dst:

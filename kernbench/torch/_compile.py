@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported, UserError
@@ -17,9 +17,6 @@ from kernbench.torch._device import ModelDevice
 from kernbench.torch._experts import Routing
 from kernbench.torch._parallel import EXPERT_PARTS, EXPERTS, Ranks
 from kernbench.torch._result import ModelResult
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def _place(error: Unsupported | TorchRuntimeError | UserError) -> str:

@@ -76,8 +76,6 @@ _Recorded = tuple[list[Any], list[Any], Recorder, Sequence[Any]]
 
 
 class ModelDevice:
-    """A simulated machine for compiled models."""
-
     def __init__(
         self, machine: Any = "preset:default", data: bool = True, graph: bool = False,
         placement: Mapping[str, PlacementLike] | None = None, tp: int = 1, fuse: bool = False,
@@ -266,7 +264,7 @@ class ModelDevice:
 
         per_launch_ns = 0.0 if self.graph else host_ns(self.session._host.config)
         self._recorder = recorder = Recorder(
-            memory, locate, self._placement_of, inputs, per_launch_ns, self.tp, self.routing, assigned
+            memory, locate, self.placement.get, inputs, per_launch_ns, self.tp, self.routing, assigned
         )
         try:
             with torch.no_grad(), recorder:
@@ -361,9 +359,6 @@ class ModelDevice:
                 whole.fill_(float("nan"))
             found = memory.peek(x, whole) if self.recorded is None else memory.stand_in(x, whole)
             return found.as_strided(x.size(), x.stride(), x.storage_offset())
-
-    def _placement_of(self, module: str) -> PlacementLike | None:
-        return self.placement.get(module)
 
 
 def modules_of(gm: torch.fx.GraphModule, key: str = "nn_module_stack") -> dict[str, str]:

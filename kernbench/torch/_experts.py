@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import permutations
@@ -14,7 +14,7 @@ import torch
 
 from kernbench._dtypes import float32
 from kernbench.errors import ArgumentError
-from kernbench.kernels.partition import chunk, cut_span, mine
+from kernbench.kernels.partition import Parts, chunk, cut_span, mine
 from kernbench.ops._access import BLOCK, load_places, store_places
 from kernbench.ops._stored import Span
 from kernbench.ops.copy import copy
@@ -24,15 +24,11 @@ from kernbench.runtime_api._devices import StartOfWork
 from kernbench.runtime_api._process_group import exchanged, route
 from kernbench.runtime_api.work import Call, Exchange, TensorPart
 from kernbench.topology._naming import PeId
-from kernbench.torch._memory import TensorPlace, typed
+from kernbench.torch._memory import TensorMemory, TensorPlace, typed
 from kernbench.triton_emu._places import Affine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kernbench.kernels.partition import Parts
     from kernbench.runtime_api.context import RuntimeContext
-    from kernbench.torch._memory import TensorMemory
     from kernbench.triton_emu._handles import Pointer, Tile
     from kernbench.triton_emu.tl_context import TLContext
 

@@ -264,8 +264,7 @@ def typed(place: TensorPlace) -> DeviceTensor:
 
 def _bytes(x: torch.Tensor) -> np.ndarray:
     storage = x.untyped_storage()
-    raw: np.ndarray = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),)).numpy()
-    return raw
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),)).numpy()
 
 
 def is_host_tensor(x: object) -> bool:

@@ -58,8 +58,7 @@ class Llama(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         at = torch.arange(self.before, self.before + x.shape[1])[None]
         cache = self if self.before else None
-        found: torch.Tensor = self.layer(x, position_embeddings=self.rotary(x, at), past_key_values=cache)
-        return found
+        return self.layer(x, position_embeddings=self.rotary(x, at), past_key_values=cache)
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, _: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the keys and values of new tokens, and return those of all: the interface of transformers' caches."""
@@ -75,8 +74,7 @@ class Gpt2(torch.nn.Module):
         self.model = hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=1, use_cache=False))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(inputs_embeds=x, logits_to_keep=1).logits
-        return logits
+        return self.model(inputs_embeds=x, logits_to_keep=1).logits
 
 
 def _decode(tp: int, hidden: int, context: int) -> tuple[torch.nn.Module, torch.Tensor]:

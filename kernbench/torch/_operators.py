@@ -489,8 +489,7 @@ def _host_flops(func: Any, args: Any, kwargs: Any, made: Any) -> int:
 
 
 def _leaves(x: Any) -> list[Any]:
-    found: list[Any] = torch.utils._pytree.tree_leaves(x)
-    return found
+    return torch.utils._pytree.tree_leaves(x)
 
 
 def _mapped(x: Any, function: Callable[[Any], Any]) -> Any:

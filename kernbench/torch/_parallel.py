@@ -53,8 +53,7 @@ def _experts(
 
 @_experts.register_fake
 def _(x: Any, index: Any, weights: Any, gate_up: Any, down: Any, ranks: int) -> torch.Tensor:
-    found: torch.Tensor = x.new_empty(x.shape)
-    return found
+    return x.new_empty(x.shape)
 
 
 @torch.library.custom_op("kernbench::all_reduce", mutates_args=())
@@ -80,8 +79,7 @@ class _Shared(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, grad: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _all_reduce(grad)
-        return found
+        return _all_reduce(grad)
 
 
 class _Part(torch.nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from math import sqrt
+from math import prod, sqrt
 from operator import getitem
 from typing import Any
 
@@ -273,12 +273,7 @@ def convolution(
         if dilation[d] > 1:
             windows = windows[..., :: dilation[d]]
     batch, channels, *outer = windows.shape[: 2 + dims]
-    size = 1
-    for n in weight.shape[2:]:
-        size *= n
-    count, places = weight.shape[0] // groups, 1
-    for n in outer:
-        places *= n
+    size, count, places = prod(weight.shape[2:]), weight.shape[0] // groups, prod(outer)
     if groups == channels and count == 1:  # one filter per channel: no matrix product
         filters = weight.reshape(channels, *([1] * dims), *weight.shape[2:])
         out = (windows.float() * filters.float()).sum(list(range(2 + dims, 2 + 2 * dims))).to(input.dtype)

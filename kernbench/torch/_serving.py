@@ -96,8 +96,7 @@ class _Layer(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         at = torch.arange(_SHORT - 1, _SHORT)[None]
-        found: torch.Tensor = self.layer(x, position_embeddings=self.rotary(x, at), past_key_values=self)
-        return found
+        return self.layer(x, position_embeddings=self.rotary(x, at), past_key_values=self)
 
     def update(self, keys: torch.Tensor, values: torch.Tensor | None, _: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the keys and values of new tokens, and return those of all: the interface of transformers' caches."""
@@ -116,8 +115,7 @@ class _Head(torch.nn.Module):
         self.lm_head = torch.nn.Linear(sizes["hidden_size"], sizes["vocab_size"], bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.lm_head(self.norm(x))
-        return found
+        return self.lm_head(self.norm(x))
 
 
 def run_part(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +24,11 @@ from kernbench.dtensor._placements import (
 from kernbench.errors import ArgumentError
 from kernbench.ops.matmul import BY_COLUMNS
 from kernbench.policy.placement.dp import DPPolicy
+from kernbench.runtime_api._process_group import ProcessGroup
+from kernbench.runtime_api.context import RuntimeContext
+from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import parallel_state
 from kernbench.tp._mappings import moved, rank_share
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api._process_group import ProcessGroup
-    from kernbench.runtime_api.context import RuntimeContext
-    from kernbench.runtime_api.tensor import Tensor
 
 Init = Callable[["Tensor"], object]
 Output = tuple["Tensor", "Tensor | None"]

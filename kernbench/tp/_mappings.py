@@ -5,17 +5,13 @@ Tensors are [sequence, batch, hidden] on a device. With one rank each mapping re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernbench.dtensor._device_mesh import DeviceMesh
 from kernbench.dtensor._placements import Partial, Placement, Replicate, Shard, normalized
 from kernbench.dtensor._redistribute import redistribute
 from kernbench.errors import ArgumentError
+from kernbench.runtime_api._process_group import ProcessGroup
+from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp import parallel_state
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api._process_group import ProcessGroup
-    from kernbench.runtime_api.tensor import Tensor
 
 
 def rank_share(n: int, mesh: DeviceMesh, what: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from kernbench.kernels.llama import rmsnorm, split_heads
 from kernbench.ops.matmul import BY_ROWS
 from kernbench.policy.placement.dp import DPPolicy
 from kernbench.runtime_api._device_tensor import DeviceTensor
+from kernbench.runtime_api.tensor import Tensor
 from kernbench.tp._layers import ColumnParallelLinear, ModelParallelConfig, RowParallelLinear
 from kernbench.tp._mappings import rank_share
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.tensor import Tensor
 
 
 def llama_block(x: np.ndarray, weights: Mapping[str, np.ndarray], sizes: LlamaConfig) -> np.ndarray:
@@ -29,8 +27,7 @@ def llama_block(x: np.ndarray, weights: Mapping[str, np.ndarray], sizes: LlamaCo
     x = x + dense_attention(_norm(x, w["norm1"], sizes.eps) @ w["qkv"].T, sizes) @ w["o"].T
     y = _norm(x, w["norm2"], sizes.eps)
     gate = y @ w["gate"].T
-    out: np.ndarray = x + (gate / (1 + np.exp(-gate)) * (y @ w["up"].T)) @ w["down"].T
-    return out
+    return x + (gate / (1 + np.exp(-gate)) * (y @ w["up"].T)) @ w["down"].T
 
 
 def dense_attention(qkv: np.ndarray, sizes: LlamaConfig) -> np.ndarray:
@@ -45,13 +42,11 @@ def dense_attention(qkv: np.ndarray, sizes: LlamaConfig) -> np.ndarray:
     s = np.einsum("qbhgd,kbhd->bhgqk", q, k) / np.sqrt(d)
     s = np.where(np.tri(tokens, dtype=bool), s, -np.inf)
     p = np.exp(s - s.max(-1, keepdims=True))
-    out: np.ndarray = np.einsum("bhgqk,kbhd->qbhgd", p / p.sum(-1, keepdims=True), v).reshape(tokens, batch, -1)
-    return out
+    return np.einsum("bhgqk,kbhd->qbhgd", p / p.sum(-1, keepdims=True), v).reshape(tokens, batch, -1)
 
 
 def _norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
-    out: np.ndarray = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
-    return out
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +90,7 @@ class LlamaConfig:
     def angles(self, tokens: int) -> np.ndarray:
         """Rotary angles [rad], (tokens, head_dim / 2)."""
         half = self.head_dim // 2
-        turned: np.ndarray = np.arange(tokens)[:, None] * self.theta ** (-np.arange(half) / half)
-        return turned
+        return np.arange(tokens)[:, None] * self.theta ** (-np.arange(half) / half)
 
 
 class LlamaBlock:
@@ -144,14 +138,13 @@ class LlamaBlock:
 
     def _weight(self, values: np.ndarray) -> Tensor:
         dp = DPPolicy()  # a copy on each PE
-        weight: Tensor = self._torch.tensor(values, dtype=self.config.params_dtype, device="ahbm", dp=dp)
-        return weight
+        return self._torch.tensor(values, dtype=self.config.params_dtype, device="ahbm", dp=dp)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         rows, columns = x.numel() // self.sizes.hidden, self.sizes.hidden
         out = self._torch.empty_like(x)
         self._launch("rmsnorm", rmsnorm, x, weight, out, rows, columns, self.sizes.eps)
-        return out  # type: ignore[no-any-return]
+        return out
 
     def _attention(self, x: Tensor) -> Tensor:
         sizes, torch = self.sizes, self._torch
@@ -178,7 +171,7 @@ class LlamaBlock:
     def _add(self, x: Tensor, y: Tensor) -> Tensor:
         out = self._torch.empty_like(x)
         self._launch("residual", elementwise.add, x, y, out, x.numel())
-        return out  # type: ignore[no-any-return]
+        return out
 
     def _launch(self, name: str, kernel: Callable[..., object], *args: Any) -> None:
         """Run a kernel on all PEs, also those without tokens."""
@@ -187,5 +180,4 @@ class LlamaBlock:
         host.launch(host.current, host.pes, kernel, values, name, handles)
 
     def _new(self, name: str, *shape: int) -> Tensor:
-        tensor: Tensor = self._torch.empty(*shape, dtype=self.config.params_dtype, device="ahbm", dp=BY_ROWS, name=name)
-        return tensor
+        return self._torch.empty(*shape, dtype=self.config.params_dtype, device="ahbm", dp=BY_ROWS, name=name)

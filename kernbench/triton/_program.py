@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import inspect
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from kernbench.errors import ArgumentError
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.triton._arguments import known_names, unwrapped
 from kernbench.triton._grid import ASSIGNMENTS
 from kernbench.triton._session import On
 from kernbench.triton._translate import raw
-
-if TYPE_CHECKING:
-    from kernbench.runtime_api.context import RuntimeContext
 
 
 class _Program:

@@ -62,8 +62,7 @@ class Block:
         """Load the block; elements outside the bounds are 0, or NaN with the padding "nan"."""
         pointers, mask = self.pointers(checked)
         other = None if mask is None else float("nan") if padding == "nan" else 0
-        found: Tile = self.tl.load(pointers, mask, other)
-        return found
+        return self.tl.load(pointers, mask, other)
 
     def store_checked(self, value: Any, checked: Sequence[int]) -> None:
         pointers, mask = self.pointers(checked)

@@ -17,11 +17,10 @@ from kernbench._dtypes import BlockType, DType, PointerType, bool_, int64
 from kernbench._registry import hint
 from kernbench.components._command import Command, Recv, Value
 from kernbench.errors import KernelError
-from kernbench.triton_emu._places import Shape
+from kernbench.triton_emu._places import Places, Shape
 
 if TYPE_CHECKING:
     from kernbench.triton_emu._memory_ops import Access
-    from kernbench.triton_emu._places import Places
     from kernbench.triton_emu._program import Program
 
 
@@ -67,8 +66,7 @@ class Tensor:
         return prod(self.shape)
 
     def to(self, dtype: Any, fp_downcast_rounding: str | None = None, bitcast: bool = False) -> Tile:
-        found: Tile = self._tl.cast(self, dtype, fp_downcast_rounding, bitcast)
-        return found
+        return self._tl.cast(self, dtype, fp_downcast_rounding, bitcast)
 
     def __pos__(self) -> Any:
         return self
@@ -291,7 +289,7 @@ class Tile(Tensor):
 
     def _with(self, name: str, other: Any) -> Tile:
         if other is None or isinstance(other, (Pointer, PointerTile)):
-            return NotImplemented  # type: ignore[no-any-return]  # as of an operator
+            return NotImplemented  # as of an operator
         return self._tl._binary(name, self, other)
 
     def _view(self, shape: Shape) -> Tile:

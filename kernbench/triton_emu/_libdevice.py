@@ -109,8 +109,7 @@ def _rounded(exact: Fraction, how: str, kind: type[np.floating]) -> np.floating:
         near = np.nextafter(near, kind(-math.inf))
     elif value < exact and not is_down:
         near = np.nextafter(near, kind(math.inf))
-    found: np.floating = np.copysign(near, kind(1 if exact > 0 else -1))
-    return found
+    return np.copysign(near, kind(1 if exact > 0 else -1))
 
 
 def _root(x: np.ndarray, how: str) -> np.ndarray:
@@ -176,8 +175,7 @@ _ROUNDINGS = ("rz", "rd", "ru")
 
 
 def _norm(*x: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.frompyfunc(math.hypot, len(x), 1)(*x).astype(x[0].dtype)
-    return found
+    return np.frompyfunc(math.hypot, len(x), 1)(*x).astype(x[0].dtype)
 
 
 # As `_MATH`: functions of floats, whose results have their type.
@@ -197,26 +195,22 @@ FLOATS: dict[str, LibraryFunction] = {
 
 
 def _unsigned(x: np.ndarray) -> np.ndarray:
-    found: np.ndarray = x.view(f"u{x.dtype.itemsize}")
-    return found
+    return x.view(f"u{x.dtype.itemsize}")
 
 
 def _leading_zeros(x: np.ndarray) -> np.ndarray:
     bits = 8 * x.dtype.itemsize
-    found: np.ndarray = np.frompyfunc(lambda a: bits - int(a).bit_length(), 1, 1)(_unsigned(x)).astype(np.int32)
-    return found
+    return np.frompyfunc(lambda a: bits - int(a).bit_length(), 1, 1)(_unsigned(x)).astype(np.int32)
 
 
 def _reversed(x: np.ndarray) -> np.ndarray:
     bits = 8 * x.dtype.itemsize
     turned = np.frompyfunc(lambda a: int(f"{int(a):0{bits}b}"[::-1], 2), 1, 1)(_unsigned(x))
-    found: np.ndarray = np.asarray(turned, dtype=object).astype(f"u{x.dtype.itemsize}").view(x.dtype)
-    return found
+    return np.asarray(turned, dtype=object).astype(f"u{x.dtype.itemsize}").view(x.dtype)
 
 
 def _first_set(x: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.frompyfunc(lambda a: (int(a) & -int(a)).bit_length(), 1, 1)(_unsigned(x)).astype(np.int32)
-    return found
+    return np.frompyfunc(lambda a: (int(a) & -int(a)).bit_length(), 1, 1)(_unsigned(x)).astype(np.int32)
 
 
 def _exactly(function: Callable[..., int]) -> ArrayFunction:
@@ -252,8 +246,7 @@ def _selected(a: int, b: int, selector: int) -> int:
 
 def _joined(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     both = _unsigned(high).astype(np.uint64) << np.uint64(32) | _unsigned(low)
-    found: np.ndarray = both.view(np.float64)
-    return found
+    return both.view(np.float64)
 
 
 def _words(x: np.ndarray) -> np.ndarray:

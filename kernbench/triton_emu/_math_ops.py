@@ -52,8 +52,7 @@ _SLOW, _SIMPLE = ("slow",), ("simple",)
 def _exponent(x: np.ndarray) -> np.ndarray:
     """Compute logb as floats: -inf for 0, inf for inf."""
     exponent = np.where(np.isfinite(x), np.frexp(x)[1] - 1, np.abs(x))
-    found: np.ndarray = np.where(x == 0, -np.inf, exponent).astype(x.dtype)
-    return found
+    return np.where(x == 0, -np.inf, exponent).astype(x.dtype)
 
 
 def _to(kind: dtypes.DType, rounded: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -72,8 +71,7 @@ def _to(kind: dtypes.DType, rounded: Callable[..., np.ndarray]) -> Callable[...,
 
 def _away(x: np.ndarray) -> np.ndarray:
     """Round half away from zero."""
-    found: np.ndarray = np.trunc(x + np.copysign(x.dtype.type(0.5), x))
-    return found
+    return np.trunc(x + np.copysign(x.dtype.type(0.5), x))
 
 
 def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -82,8 +80,7 @@ def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     left = np.fmod(np.abs(x), 2 * size)  # the quotient modulo 2 decides on halves
     less = left - size
     nearest = np.where(2 * left <= size, left, np.where(2 * less < size, less, less - size))
-    found: np.ndarray = np.where(np.signbit(x), -nearest, nearest)
-    return found
+    return np.where(np.signbit(x), -nearest, nearest)
 
 
 # Work on PE_MATH, function of arrays.
@@ -195,8 +192,7 @@ def ldexp(tl: Program, x: Any, n: Any) -> Tile:
     x = tl.cast(x, wide(x.dtype))
 
     def scaled(a: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.ldexp(a, exponent.astype(np.intc))
-        return found
+        return np.ldexp(a, exponent.astype(np.intc))
 
     return tl._vector("ldexp", _SIMPLE, scaled, (x, n), broadcast_shape("ldexp", x.shape, n.shape), x.dtype, None)
 

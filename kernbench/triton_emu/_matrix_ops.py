@@ -31,8 +31,7 @@ from kernbench.triton_emu._program import Function, Program, sigmoid, when_compl
 def gelu(x: np.ndarray) -> np.ndarray:
     """GELU in its tanh form: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3))."""
     inner = np.float32(1.5957691216057308) * x * (1 + np.float32(0.044715) * x * x)
-    y: np.ndarray = x * sigmoid(inner)
-    return y
+    return x * sigmoid(inner)
 
 
 # Name -> (operations of PE_MATH, function). With an operand: bias (one row), add (a whole matrix), scale (a number).

@@ -120,8 +120,7 @@ _SIMPLE, _SLOW, _REDUCE = ("simple",), ("slow",), ("reduce",)
 
 def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Integer division rounded towards zero, as the hardware and Triton do it."""
-    quotient: np.ndarray = (a - np.fmod(a, b)) // b
-    return quotient
+    return (a - np.fmod(a, b)) // b
 
 
 class _Fault(NamedTuple):
@@ -156,8 +155,7 @@ def _checked(name: str, function: Function, undefined: np.ndarray | None) -> Fun
         n = np.count_nonzero(faults)
         if n:
             raise KernelError(f"{line_text(line)}: {name}: {n} of {faults.size} {fault.message}")
-        result: np.ndarray = function(a, b)
-        return result
+        return function(a, b)
 
     return compute
 
@@ -176,8 +174,7 @@ def _rounding(
                 a.reshape(s) if d is None else d.round(a.reshape(s)) for a, (s, d) in zip(arrays, takes, strict=True)
             ]
             values = function(*args)
-            rounded: np.ndarray = (values if moves else dtype.round(values)).reshape(shape)
-            return rounded
+            return (values if moves else dtype.round(values)).reshape(shape)
 
     return compute
 
@@ -235,26 +232,22 @@ def _places_of(tile: Tile) -> Places | None:
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    y: np.ndarray = 1 / (1 + np.exp(-x))
-    return y
+    return 1 / (1 + np.exp(-x))
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    y: np.ndarray = np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype)
-    return y
+    return np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype)
 
 
 def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
     e = np.exp(x - np.fmax.reduce(x, axis=axis, keepdims=True))
-    y: np.ndarray = e / e.sum(axis=axis, keepdims=True)
-    return y
+    return e / e.sum(axis=axis, keepdims=True)
 
 
 def _fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Multiply and add with one rounding: f32 products are exact in f64."""
     wide = np.float64 if x.dtype == np.float32 else x.dtype
-    result: np.ndarray = x.astype(wide) * y + z
-    return result
+    return x.astype(wide) * y + z
 
 
 def _elementwise(
@@ -524,10 +517,7 @@ class Program:
     def where(self, condition: Any, x: Any, y: Any) -> Tile:
         """Return x where `condition` holds, else y; both are evaluated. Pointers work, too."""
         if isinstance(x, (Pointer, PointerTile)):
-            chosen: Tile = pointers_of(
-                self.where(condition, self.cast(x, int64), self.cast(y, int64)), x.element_ty, x._tl
-            )
-            return chosen
+            return pointers_of(self.where(condition, self.cast(x, int64), self.cast(y, int64)), x.element_ty, x._tl)
         condition = self._constant(condition)
         if condition.dtype is not bool_:
             condition = self._binary("ne", condition, 0)
@@ -549,8 +539,7 @@ class Program:
         if fp_downcast_rounding not in (None, "rtne"):
             raise KernelError(f"fp_downcast_rounding={fp_downcast_rounding!r} is not supported; use rtne")
         if isinstance(dtype, PointerType):
-            pointers: Tile = pointers_of(input, dtype.element_ty, input._tl if isinstance(input, Tensor) else None)
-            return pointers
+            return pointers_of(input, dtype.element_ty, input._tl if isinstance(input, Tensor) else None)
         tile, dt = self._constant(address(input)), as_dtype(dtype)
         if tile.dtype == dt:
             return tile

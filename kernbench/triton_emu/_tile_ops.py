@@ -332,8 +332,7 @@ def _umulhi(a: int, b: np.ndarray) -> np.ndarray:
     b_low, b_high = b & np.uint64(0xFFFFFFFF), b >> half
     middle = b_low * high + (b_low * low >> half)
     other = (middle & np.uint64(0xFFFFFFFF)) + b_high * low
-    result: np.ndarray = b_high * high + (middle >> half) + (other >> half)
-    return result
+    return b_high * high + (middle >> half) + (other >> half)
 
 
 def _philox(seed: np.ndarray, words: Sequence[np.ndarray], rounds: int) -> list[np.ndarray]:
@@ -363,8 +362,7 @@ def _uniform(words: np.ndarray) -> np.ndarray:
 
 def _normal(u1: np.ndarray, u2: np.ndarray) -> np.ndarray:
     radius = np.sqrt(np.float32(-2.0) * np.log(np.maximum(np.float32(1.0e-7), u1)))
-    result: np.ndarray = radius * np.cos(np.float32(6.283185307179586) * u2)
-    return result
+    return radius * np.cos(np.float32(6.283185307179586) * u2)
 
 
 def _rounds(name: str, n_rounds: Any) -> int:

@@ -11,8 +11,8 @@ import numpy as np
 
 from kernbench.analysis._domains import validity
 from kernbench.analysis._launches import labels, on_sip
-from kernbench.analysis.compare import ns_text, percent, value_text
-from kernbench.analysis.result import INCOMPLETE, SHOWN_LAUNCHES, SHOWN_REASONS
+from kernbench.analysis.compare import Comparison, ns_text, percent, value_text
+from kernbench.analysis.result import INCOMPLETE, SHOWN_LAUNCHES, SHOWN_REASONS, Busy, Result
 from kernbench.analysis.trace import last_pe, timeline
 from kernbench.analysis.utilization import pe_window
 from kernbench.viz import _palette as palette
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kernbench.analysis._records import Records
-    from kernbench.analysis.compare import Comparison
-    from kernbench.analysis.result import Busy, Result
     from kernbench.analysis.why import Why
 
 

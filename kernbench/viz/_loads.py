@@ -115,8 +115,7 @@ def _served_from(records: Records) -> np.ndarray:
     same = memory[order][1:] == memory[order][:-1]
     before = np.full(len(order), -1, np.int64)
     before[order[1:][same]] = moves["served_ps"][order[:-1][same]]
-    begin: np.ndarray = np.maximum(moves["arrived_ps"], before)
-    return begin
+    return np.maximum(moves["arrived_ps"], before)
 
 
 def _disjoint(rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -149,8 +148,7 @@ class _Work:
     def per_bin(self) -> np.ndarray:
         edges = np.arange(self._slope.shape[1]) * self.width
         done = np.cumsum(self._slope, 1) * edges - np.cumsum(self._offset, 1)
-        work: np.ndarray = np.maximum(0, np.diff(done, axis=1))
-        return work
+        return np.maximum(0, np.diff(done, axis=1))
 
     def rates(self) -> np.ndarray:
         """Work of each bin per time; for intervals as long as their work, their mean number."""
@@ -203,5 +201,4 @@ def _running_max(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Cumulative maximum within each group; groups are ascending."""
     known, rank = np.unique(values, return_inverse=True)
     shift = group * len(known)
-    largest: np.ndarray = known[np.maximum.accumulate(rank + shift) - shift]
-    return largest
+    return known[np.maximum.accumulate(rank + shift) - shift]

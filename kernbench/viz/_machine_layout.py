@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil, cos, hypot, pi, sin, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernbench._units import GIB, ps_to_ns
 from kernbench.analysis._resources import LINKS
@@ -16,13 +16,10 @@ from kernbench.config._overrides import value_at
 from kernbench.config._schema import machine_keys
 from kernbench.policy._routing import router_of
 from kernbench.topology import _naming as naming
-from kernbench.topology.builder import PRESET, resolve_topology
+from kernbench.topology._graph import Graph
+from kernbench.topology._mesh import At
+from kernbench.topology.builder import PRESET, Machine, resolve_topology
 from kernbench.viz._fields import fields, sources
-
-if TYPE_CHECKING:
-    from kernbench.topology._graph import Graph
-    from kernbench.topology._mesh import At
-    from kernbench.topology.builder import Machine
 
 _Point = tuple[float, float]
 

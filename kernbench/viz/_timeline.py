@@ -10,18 +10,16 @@ import gzip
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from kernbench.analysis._critical_path import CriticalPath, PathStep
 from kernbench.analysis._launches import calls, span
 from kernbench.analysis._occupancy import ALLOCATED, QUANTITIES, READS, REQUESTS, SLOTS, WRITES, occupancy
 from kernbench.analysis._records import FETCH, MESSAGE, MOVE, PART, READ, STEP, WRITE, Records, candidates
 from kernbench.analysis._stages import LAUNCH, PE_STAGES, STAGE_LABELS, STAGE_OF
 from kernbench.analysis.trace import trace_events
-
-if TYPE_CHECKING:
-    from kernbench.analysis._critical_path import CriticalPath, PathStep
 
 _Scene = tuple[dict[str, Any], dict[str, bytes]]
 

@@ -53,6 +53,19 @@ class Column:
         return f"{self.description} [{self.unit}]" if self.unit else self.description
 
 
+def first_upper(text: str) -> str:
+    """Capitalize the first letter only.
+
+    >>> first_upper("halving UCIe of a SIP")
+    'Halving UCIe of a SIP'
+    """
+    return text[:1].upper() + text[1:]
+
+
+def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+
+
 Draw = Callable[[Sequence[ChartRow], Mapping[str, Column], "Machine"], Any]
 _Kind = Callable[..., Any]  # a `Draw` that needs no machine
 _NONE = Column("")

@@ -12,7 +12,7 @@ from kernbench.analysis._stages import STAGE_LABELS
 from kernbench.analysis.trace import tracks_by_stage
 from kernbench.viz import _palette as palette
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Column
+from kernbench.viz.charts import Column, first_upper, rows_of
 from kernbench.viz.still import Still, still_page
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def tile_timeline(table: _Table | pd.DataFrame, *, machine: str, title: str, zoo
     """
     rows = _frame(table)
     rows[["start_ns", "end_ns"]] -= rows["start_ns"].min()
-    pieces = _rows(rows)
+    pieces = rows_of(rows)
     end = max(piece["end_ns"] for piece in pieces)
     panels = [("everything that the PE did" if zoom_ns else "", 0.0, end)]
     if zoom_ns:
@@ -149,7 +149,7 @@ def agreement_figure(
 ) -> Still:
     """Draw predictions over measurements, with the line of equality and a band of 10 %."""
     rows, columns = _frame(table), {name: Column(name, unit) for name in (measured, predicted)}
-    chart = kinds.agreement(measured, predicted, by=by)(_rows(rows), columns)
+    chart = kinds.agreement(measured, predicted, by=by)(rows_of(rows), columns)
     return _still(chart, title, len(rows), machine, "The band is 10 % each way.")
 
 
@@ -202,7 +202,7 @@ def tornado(table: _Table | pd.DataFrame, metric: str, *, machine: str, change: 
     order = rows[list(sides)].astype(float).abs().max(axis=1).sort_values(ascending=False, kind="stable").index
     bars = [
         {"factor": row["factor"], "side": side, "pct": row[column]}
-        for row in _rows(rows.loc[order])
+        for row in rows_of(rows.loc[order])
         for column, side in sides.items()
     ]
     name = _quantity(metric).description
@@ -246,7 +246,7 @@ def pareto_front(
     log_x, log_y = (0 < 20 * rows[column].min() < rows[column].max() for column in metrics)
     dots = kinds.points("x", "y", by="which", label="number", log_x=log_x, log_y=log_y)(shown, columns)
     line = dots.layer[0].transform_filter("datum.number != ''").mark_line(interpolate="step-after")
-    title = f"{_first_upper(columns['y'].description)} against {columns['x'].description}{_of(of)}"
+    title = f"{first_upper(columns['y'].description)} against {columns['x'].description}{_of(of)}"
     names = [f"{i}: {', '.join(map(str, row))}" for i, row in enumerate(best[list(label)].itertuples(index=False), 1)]
     front_is = f"Front by {', '.join(label)}. {'; '.join(names)}." if label else ""
     return _still(kinds.layered(line, dots), title, len(rows), machine, "Less is better in both.", front_is)
@@ -273,9 +273,11 @@ def heat_map(table: _Table | pd.DataFrame, axes: tuple[str, str], metric: str, *
         rows.groupby(list(axes), sort=False)[metric].min().reset_index().set_axis(["x", "y", "value"], axis="columns")
     )
     columns = {"x": Column(axes[0]), "y": Column(axes[1])}
-    title = f"{_first_upper(_quantity(metric).title)} by {axes[1]} and {axes[0]}{_of(of)}"
+    title = f"{first_upper(_quantity(metric).title)} by {axes[1]} and {axes[0]}{_of(of)}"
     note = "Of several settings of other axes the least; empty: no result."
-    return _still(kinds.heat("x", "y", "value", label=",.4~r")(_rows(least), columns), title, len(rows), machine, note)
+    return _still(
+        kinds.heat("x", "y", "value", label=",.4~r")(rows_of(least), columns), title, len(rows), machine, note
+    )
 
 
 def _quantity(column: str) -> Column:
@@ -301,14 +303,6 @@ def _frame(table: _Table | pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         raise ValueError("no rows to draw; give at least one")
     return rows
-
-
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
-
-
-def _first_upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _of(what: str) -> str:

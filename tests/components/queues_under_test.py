@@ -33,18 +33,11 @@ def specs(
     """Return what each PE is told, rings reserved: `pairs` name both ends of every queue pair."""
     found: dict[Place, list[QueueSpec]] = {}
     for (a, to_b), (b, to_a) in pairs:
-        at_a, at_b = _ring(engine, a, kind, n_slots * slot_bytes), _ring(engine, b, kind, n_slots * slot_bytes)
+        at_a, at_b = (engine.allocators.ring(kind, place, n_slots * slot_bytes) for place in (a, b))
         rest = (kind, n_slots, slot_bytes, 16, chunk_bytes, (), chunk_ns, payload)
         found.setdefault(a, []).append(QueueSpec(to_b, b, at_a, at_b, *rest))
         found.setdefault(b, []).append(QueueSpec(to_a, a, at_b, at_a, *rest))
     return found
-
-
-def _ring(engine: GraphEngine, place: Place, kind: str, nbytes: int) -> int:
-    if kind == "sram":
-        return engine.allocators.sram(*place[:2]).reserve_ipcq_sram(nbytes)
-    pe = engine.allocators.pe(*place)
-    return pe.reserve_ipcq_tcm(nbytes) if kind == "tcm" else pe.reserve_ipcq_hbm(nbytes)
 
 
 def install(engine: GraphEngine, wiring: Mapping[Place, Sequence[QueueSpec]], key: str = "test") -> None:

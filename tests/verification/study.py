@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from kernbench.studies._findings import Finding, first_upper
+from kernbench.studies._findings import Finding
 from kernbench.studies.study import Parameter, Study, Tables, table
 from kernbench.topology import _naming as naming
 from kernbench.topology.builder import Machine
 from kernbench.viz import charts as kinds
-from kernbench.viz.charts import Chart, ChartRow, Column
+from kernbench.viz.charts import Chart, ChartRow, Column, first_upper
 from tests.verification import network, pe
 
 CHECKS = {

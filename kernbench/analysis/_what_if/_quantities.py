@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from kernbench._dtypes import MATRIX_TYPES
 from kernbench._units import decimal_product, flits, ns_to_ps, serialization_ps
 from kernbench.analysis._records import Records
 from kernbench.analysis._resources import attribution, kind_of
@@ -25,10 +26,6 @@ from kernbench.config._schema import settings
 _Hop = int
 _SLICE = ("cube.hbm.channel_bw_gbs", "cube.hbm.efficiency")
 _MATRIX, _MACS, _VECTOR = "cube.pe.pe_gemm", "cube.pe.pe_gemm.macs_per_cycle", "cube.pe.pe_math"
-# The field with the matrix engine's rate, by operand type.
-_FAMILY = {
-    "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8", "float32": "f32",
-}  # fmt: skip
 # Parts that may have credits.
 _CLOCKED = {
     "router": settings("mesh link", RATE),
@@ -93,7 +90,7 @@ class Quantities:
         return self._number[key] if key in self._number else self._enter(key, 1.0)
 
     def matrix(self, dtype: str) -> int:
-        key = "matrix", _FAMILY.get(dtype, "")
+        key = "matrix", MATRIX_TYPES.get(dtype, "")
         return self._number[key] if key in self._number else self._enter(key, 1.0)
 
     def vector(self, work: VectorWork) -> int:

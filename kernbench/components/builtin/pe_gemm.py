@@ -6,14 +6,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 
-from kernbench._dtypes import DType
+from kernbench._dtypes import MATRIX_TYPES, DType
 from kernbench._units import decimal
 from kernbench.config import PeGemmConfig
 from kernbench.errors import KernelError
-
-_FAMILY = {
-    "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8", "float8_e5m2": "f8", "int8": "i8", "float32": "f32",
-}  # fmt: skip
 
 
 class PeGemm:
@@ -35,9 +31,11 @@ class PeGemm:
 
     def _peak(self, dtype: DType) -> Fraction:
         rates = self.config.macs_per_cycle
-        rate = getattr(rates, _FAMILY.get(dtype.name, ""), None)
+        rate = getattr(rates, MATRIX_TYPES.get(dtype.name, ""), None)
         if rate is None:
-            raise KernelError(f"the matrix engine does not take {dtype}; expected one of {', '.join(sorted(_FAMILY))}")
+            raise KernelError(
+                f"the matrix engine does not take {dtype}; expected one of {', '.join(sorted(MATRIX_TYPES))}"
+            )
         return self.config.macs * Fraction(rate, rates.f16) * decimal(self.config.clock_ghz)
 
 

@@ -30,11 +30,8 @@ from kernbench.topology.builder import Machine
 
 @dataclass(frozen=True, slots=True)
 class ProductWork:
-    """Counts of one product, and its bound."""
-
     tiles: int
     busiest_tiles: int
-    busiest_ns: float
     pes: int
     remote_bytes: int
     busiest_remote_bytes: int
@@ -150,7 +147,6 @@ def product_work(config: MachineConfig, product: Product, placement: PlacementLi
     return ProductWork(
         tiles=sum(tiles),
         busiest_tiles=max(tiles),
-        busiest_ns=max(busy),
         pes=len(tiles),
         remote_bytes=int(remote.sum()),
         busiest_remote_bytes=int(remote.max()),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kernbench._units import KIB, MIB
+from kernbench.config import MachineConfig
 from kernbench.errors import AllocationError
 from kernbench.policy.address.phyaddr import (
     ADDRESS_BITS,
@@ -19,9 +19,6 @@ from kernbench.policy.address.phyaddr import (
     PhysAddr,
 )
 from kernbench.topology import _naming as naming
-
-if TYPE_CHECKING:
-    from kernbench.config import MachineConfig
 
 __all__ = ["AddressConfig", "AllocationError", "Allocators", "CubeSramAllocator", "FirstFit", "PEMemAllocator"]
 
@@ -96,50 +93,36 @@ class AddressConfig:
 
         The `pe` of HBM is the number of the slice that contains the address: a PE's, or a controller's.
         """
+        cube: int | None
+        pe: int | None = None
         if address & HBM_BIT and not address >> (OFFSET_BITS + 4) & 1 and not address >> ADDRESS_BITS:
             # Fast path.
-            if self.controllers:
-                return self._interleaved(address)
-            pe, offset = divmod(address & (HBM_BIT - 1), self.slice_bytes)
-            place = Location(
-                address >> (OFFSET_BITS + 5), address >> OFFSET_BITS & (FIRST_IO_DIE - 1), pe, "hbm_ctrl", offset
-            )
+            sip, cube = address >> (OFFSET_BITS + 5), address >> OFFSET_BITS & (FIRST_IO_DIE - 1)
+            component, offset = "hbm_ctrl", address & (HBM_BIT - 1)
         else:
-            place = PhysAddr.decode(address).locate()
-            if place.component == "hbm_ctrl":
-                assert place.cube is not None
-                if self.controllers:
-                    return self._interleaved(address)
-                place = place._replace(pe=place.offset // self.slice_bytes, offset=place.offset % self.slice_bytes)
+            sip, cube, pe, component, offset = PhysAddr.decode(address).locate()
+        in_hbm = component == "hbm_ctrl"
+        if in_hbm and not self.controllers:
+            pe, offset = divmod(offset, self.slice_bytes)
+        place = Location(sip, cube, pe, component, offset)
         if (
-            place.offset >= self._bytes_of(place.component)
-            or place.sip >= self.sip_count
-            or (place.cube or 0) >= self.cubes_per_sip
-            or (place.pe or 0) >= self.pes_per_cube
+            offset >= self._bytes_of(component)
+            or sip >= self.sip_count
+            or (cube or 0) >= self.cubes_per_sip
+            or (pe or 0) >= self.pes_per_cube
         ):
-            raise self._absent(address, place)
+            raise AllocationError(
+                f"physical address {address:#x} is {place}: no memory of this machine "
+                f"({self.sip_count} SIPs x {self.cubes_per_sip} cubes x {self.pes_per_cube} PEs)"
+            )
+        if in_hbm and self.controllers:
+            number, offset = controller_of(offset, self.interleave_bytes, self.controllers, self.hashed)
+            place = place._replace(pe=number, offset=offset)
         return place
-
-    def _absent(self, address: int, place: Location) -> AllocationError:
-        return AllocationError(
-            f"physical address {address:#x} is {place}: no memory of this machine "
-            f"({self.sip_count} SIPs x {self.cubes_per_sip} cubes x {self.pes_per_cube} PEs)"
-        )
-
-    def _interleaved(self, address: int) -> Location:
-        place = PhysAddr.decode(address).locate()
-        if (
-            place.offset >= self.hbm_bytes_per_cube
-            or place.sip >= self.sip_count
-            or (place.cube or 0) >= self.cubes_per_sip
-        ):
-            raise self._absent(address, place)
-        number, offset = controller_of(place.offset, self.interleave_bytes, self.controllers, self.hashed)
-        return place._replace(pe=number, offset=offset)
 
     def _bytes_of(self, component: str) -> int:
         if component == "hbm_ctrl":
-            return self.slice_bytes
+            return self.hbm_bytes_per_cube if self.controllers else self.slice_bytes
         if component == "pe_tcm":
             return self.tcm_bytes_per_pe
         return self.sram_bytes_per_cube if component == "sram" else 0
@@ -334,6 +317,13 @@ class Allocators:
         if found is None:
             found = self._pes[sip, cube, pe] = PEMemAllocator(self.config, sip, cube, pe, changed=self._changed)
         return found
+
+    def ring(self, kind: str, place: tuple[int, int, int], nbytes: int) -> int:
+        """Allocate the ring of a PE's queue in "tcm", "sram" or "hbm"."""
+        if kind == "sram":
+            return self.sram(*place[:2]).reserve_ipcq_sram(nbytes)
+        pe = self.pe(*place)
+        return pe.reserve_ipcq_tcm(nbytes) if kind == "tcm" else pe.reserve_ipcq_hbm(nbytes)
 
     def sram(self, sip: int, cube: int) -> CubeSramAllocator:
         found = self._srams.get((sip, cube))
