@@ -28,27 +28,13 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The devices of a process group, and the PEs of each that hold a shard.
+    """The devices of a process group, and the PEs of each that hold a shard."""
 
-    Attributes
-    ----------
-    shards : tuple of tuple of Place
-        For each device, in rank order: (sip, cube, pe) of every shard, ascending.
-    sip_grid : Grid
-        The grid of the devices: rank r at row r // w, column r % w.
-    cube_columns : int
-        Cubes in a row of the machine's mesh.
-    targets : tuple of Target
-        (cube, pe) of every PE of a device.
-    summed : bool
-        All devices are at one switch, which adds.
-    """
-
-    shards: tuple[tuple[Place, ...], ...]
-    sip_grid: Grid
-    cube_columns: int = 1
-    targets: tuple[PeId, ...] = ()
-    summed: bool = False
+    shards: tuple[tuple[Place, ...], ...]  # for each device, in rank order: (sip, cube, pe) of every shard, ascending
+    sip_grid: Grid  # the grid of the devices: rank r at row r // w, column r % w
+    cube_columns: int = 1  # cubes in a row of the machine's mesh
+    targets: tuple[PeId, ...] = ()  # (cube, pe) of every PE of a device
+    summed: bool = False  # all devices are at one switch, which adds
 
     @classmethod
     def of(
@@ -91,26 +77,13 @@ class Subgroup:
 
     A collective has one subgroup, or several that run at the same time and share only links. `kernel_args` may request
     the integer attributes by name.
-
-    Attributes
-    ----------
-    places : tuple of Place
-        Participant number to PE.
-    sip_grid : Grid
-        The devices, in rank order.
-    cube_columns : int
-        Cubes in a row of the machine's mesh.
-    root : int, "corner" or "centre"
-        The root cube of each SIP, as in ccl.yaml.
-    grid : Grid or None
-        The grid of all participants, if ccl.yaml gives it.
     """
 
-    places: tuple[Place, ...]
-    sip_grid: Grid
-    cube_columns: int = 1
-    root: int | str = "corner"
-    grid: Grid | None = None
+    places: tuple[Place, ...]  # participant number to PE
+    sip_grid: Grid  # the devices, in rank order
+    cube_columns: int = 1  # cubes in a row of the machine's mesh
+    root: int | str = "corner"  # the root cube of each SIP, as in ccl.yaml: its number, "corner" or "centre"
+    grid: Grid | None = None  # of all participants, if ccl.yaml gives it
 
     @property
     def world_size(self) -> int:

@@ -90,32 +90,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class MscclProgram:
-    """An MSCCL program.
+    """An MSCCL program."""
 
-    Attributes
-    ----------
-    file : str
-        Where it was read from.
-    name : str
-        What it calls itself.
-    coll : str
-        Its collective, as it names it: "allreduce", ..., "custom".
-    inplace : bool
-        Whether input and output are one buffer.
-    nchunks : int
-        Chunks of the larger of input and output.
-    gpus : tuple of Gpu
-    arguments : int
-        Arguments of the launch of an algorithm that kernbench wrote.
-    """
-
-    file: str
-    name: str
-    coll: str
-    inplace: bool
-    nchunks: int
+    file: str  # where it was read from
+    name: str  # what it calls itself
+    coll: str  # as it names its collective: "allreduce", ..., "custom"
+    inplace: bool  # input and output are one buffer
+    nchunks: int  # of the larger of input and output
     gpus: tuple[Gpu, ...]
-    arguments: int = 0
+    arguments: int = 0  # of the launch of an algorithm that kernbench wrote
 
     @cached_property
     def width(self) -> int:

@@ -50,53 +50,26 @@ _BUILTIN: dict[str, Operator] = {
 
 
 class Step(NamedTuple):
-    """The action on `size` elements from `start` on.
-
-    Attributes
-    ----------
-    start, size : int
-        Elements of the vector.
-    sources : tuple of str
-        Directions from which a chunk is received.
-    local : bool
-        Combine the local elements with them; without sources, the local elements are the chunk.
-    complete : bool
-        The result contains all contributions.
-    to : tuple of str
-        Directions to which the result is sent.
-    store : bool
-        Store the result.
-    unchanged : bool
-        Forward the received chunk instead of the result.
-    """
+    """The action on `size` elements from `start` on."""
 
     start: int
     size: int
-    sources: tuple[str, ...] = ()
-    local: bool = False
-    complete: bool = False
-    to: tuple[str, ...] = ()
-    store: bool = False
-    unchanged: bool = False
+    sources: tuple[str, ...] = ()  # directions from which a chunk is received
+    local: bool = False  # combine the local elements with them; without sources, the local elements are the chunk
+    complete: bool = False  # the result contains all contributions
+    to: tuple[str, ...] = ()  # directions to which the result is sent
+    store: bool = False  # store the result
+    unchanged: bool = False  # forward the received chunk instead of the result
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """An operator over `count` contributions.
+    """An operator over `count` contributions in all."""
 
-    Attributes
-    ----------
-    op : str or callable
-        "sum", "avg", "min", "max", "product", or a function op(a, b, tl) on f32 tiles of shape (rows, row).
-    count : int
-        Contributions in all; `avg` divides the complete sum by it, in f32, before it is rounded.
-    row : int
-        Elements that belong together and are never split.
-    """
-
+    # "sum", "avg", "min", "max", "product", or op(a, b, tl) on f32 tiles of shape (rows, row)
     op: str | Operator = "sum"
-    count: int = 1
-    row: int = 1
+    count: int = 1  # `avg` divides the complete sum by it, in f32, before it is rounded
+    row: int = 1  # elements that belong together and are never split
 
     def __post_init__(self) -> None:
         if not callable(self.op) and self.op not in _BUILTIN:
@@ -138,24 +111,12 @@ def _widened(tl: TLContext, tile: Tile) -> Tile:
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """Sizes of segments, which are processed one after the other, and of chunks, which are messages.
+    """Sizes of segments, which are processed one after the other, and of chunks, which are messages."""
 
-    Attributes
-    ----------
-    itemsize : int
-        Bytes of an element.
-    row : int
-        Elements that are never split.
-    chunk_bytes : int or None
-        Bytes of a message; None: an eighth of a block, from 4 to 32 KiB.
-    streams : int
-        Vectors that are processed at the same time and share the memory.
-    """
-
-    itemsize: int
-    row: int = 1
-    chunk_bytes: int | None = None
-    streams: int = 1
+    itemsize: int  # bytes of an element
+    row: int = 1  # elements that are never split
+    chunk_bytes: int | None = None  # of a message; None: an eighth of a block, from 4 to 32 KiB
+    streams: int = 1  # vectors that are processed at the same time and share the memory
 
     def segments(self, start: int, size: int, parts: int) -> Iterator[ElementSpan]:
         """Split a vector so that one block of `parts` fits into the memory of a participant."""

@@ -32,78 +32,36 @@ def element_count(*, n_elem: int, world_size: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """An implementation of one collective.
+    """An implementation of one collective."""
 
-    Attributes
-    ----------
-    name : str
-        As in ccl.yaml.
-    kernel : callable
-        `kernel(t_ptr, *kernel_args(...), tl)`, run by every participant on its own shard; out of place:
-        `kernel(t_ptr, out_ptr, *kernel_args(...), tl)`.
-    kernel_args : callable
-        `kernel_args(*, n_elem, world_size, **options)`, the kernel's further arguments; it also gets those of `FACTS`
-        that it names.
-    topology : callable
-        Subgroup to the neighbours of each participant.
-    mapper : callable
-        Group to subgroups of participants.
-    validator : callable
-        Raises ConfigError if the algorithm does not support a group's shards.
-    collective : str
-        "all_reduce", "broadcast", ...
-    contribution : str
-        The terms of the sum: each "rank"'s tensor, or each "cube"'s or "pe"'s shard.
-    buffer_kind : str
-        The memory of the rings: "tcm", "sram" or "hbm".
-    n_slots, slot_size, credit_bytes : int or None
-        Of each ring; None for the machine file's values.
-    channels : int or None
-        PEs of a die that take part at least, where PEs share memory; None for the machine file's value.
-    ll, ll128, simple : Protocol or None
-        Protocols by the size of a call; None for those of the machine file.
-    protocol : str
-        Which of them it uses; "" until a machine and a size are known.
-    vc_chunk_size : int
-        Bytes after which a PE's source link alternates between queue and other traffic.
-    n_elem : int or None
-        Elements of each participant that benches and studies begin with.
-    root_cube : int or str
-        The root cube of each SIP: its number, "corner" or "centre".
-    world_size : int or None
-        Participants; None: as many as the group has.
-    options : mapping
-        Passed to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants.
-    cost : Cost or None
-        Its stages, for the alpha-beta model; None if they are unknown.
-    scratch : callable or None
-        None: each program works on the shard of its PE. Otherwise all programs of a device work on the device's only
-        shard, and get a pointer to memory that they share after those of its tensors: `scratch(n_elem)` elements.
-    """
-
-    name: str
+    name: str  # as in ccl.yaml
+    # kernel(t_ptr, *kernel_args(...), tl), run by every participant on its own shard; out of place: also out_ptr
     kernel: Callable[..., object]
+    # kernel_args(*, n_elem, world_size, **options), its further arguments; also gets those of `FACTS` that it names
     kernel_args: Callable[..., tuple[Any, ...]]
-    topology: Topology
-    mapper: Mapper
-    validator: Validator
+    topology: Topology  # subgroup to the neighbours of each participant
+    mapper: Mapper  # group to subgroups of participants
+    validator: Validator  # raises ConfigError if the algorithm does not support a group's shards
     collective: str = "all_reduce"
+    # The terms of the sum: each "rank"'s tensor, or each "cube"'s or "pe"'s shard
     contribution: Literal["rank", "cube", "pe"] = "rank"
-    buffer_kind: Literal["tcm", "sram", "hbm"] = "tcm"
-    n_slots: int | None = None
+    buffer_kind: Literal["tcm", "sram", "hbm"] = "tcm"  # the memory of the rings
+    n_slots: int | None = None  # of each ring; None, here and below: the machine file's value
     slot_size: int | None = None
-    channels: int | None = None
-    ll: Protocol | None = None
+    channels: int | None = None  # PEs of a die that take part at least, where PEs share memory
+    ll: Protocol | None = None  # protocols by the size of a call
     ll128: Protocol | None = None
     simple: Protocol | None = None
-    protocol: str = ""
-    vc_chunk_size: int = 256
+    protocol: str = ""  # which of them it uses; "" until a machine and a size are known
+    vc_chunk_size: int = 256  # bytes after which a PE's source link alternates between queue and other traffic
     credit_bytes: int | None = None
-    n_elem: int | None = None
-    root_cube: int | str = "corner"
-    world_size: int | None = None
+    n_elem: int | None = None  # elements of each participant that benches and studies begin with
+    root_cube: int | str = "corner"  # of each SIP: its number, "corner" or "centre"
+    world_size: int | None = None  # participants; None: as many as the group has
+    # Passed to `kernel_args`; `grid_w` and `grid_h` are the grid of all participants
     options: Mapping[str, Any] = field(default_factory=dict)
-    cost: CostTerms | None = None
+    cost: CostTerms | None = None  # its stages, for the alpha-beta model; None if they are unknown
+    # Elements of memory that the programs of a device share, for its one shard of n_elem; None: each has a shard
     scratch: Callable[[int], int] | None = None
 
     def __post_init__(self) -> None:
@@ -282,21 +240,11 @@ class Role:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CollectivePlan:
-    """An algorithm on a group.
-
-    Attributes
-    ----------
-    algorithm : Algorithm
-    world_size : int
-        Participants of each subgroup.
-    programs : mapping
-        (sip, cube, pe) to its role, for every PE that runs the kernel.
-    subgroups : tuple of Subgroup
-    """
+    """An algorithm on a group."""
 
     algorithm: Algorithm
-    world_size: int
-    programs: Mapping[Place, Role]
+    world_size: int  # participants of each subgroup
+    programs: Mapping[Place, Role]  # (sip, cube, pe) to its role, for every PE that runs the kernel
     subgroups: tuple[Subgroup, ...]
 
     @property

@@ -50,27 +50,15 @@ _TURNS, _STREAM, _AMPLE = 5, 8, 64  # messages there and back; messages of a str
 
 
 class Connection(NamedTuple):
-    """Costs of messages over a connection.
+    """Costs of messages over a connection."""
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        The measured sizes [B].
-    copied_ns, added_ns : tuple of float
-        Time of a message of each size that is forwarded, or added, where it arrives.
-    ends_ns : tuple of float
-        Time of the first load and the last store.
-    gap_ns, round_trip_ns, beta_ns : float
-        Time between the shortest messages; between messages with a single slot; per byte of long messages.
-    """
-
-    sizes: tuple[int, ...]
-    copied_ns: tuple[float, ...]
-    added_ns: tuple[float, ...]
-    ends_ns: tuple[float, ...]
-    gap_ns: float
-    round_trip_ns: float
-    beta_ns: float
+    sizes: tuple[int, ...]  # the measured sizes [B]
+    copied_ns: tuple[float, ...]  # time of a message of each size that is forwarded where it arrives
+    added_ns: tuple[float, ...]  # of one that is added there
+    ends_ns: tuple[float, ...]  # of the first load and the last store
+    gap_ns: float  # between the shortest messages
+    round_trip_ns: float  # between messages with a single slot
+    beta_ns: float  # per byte of long messages
 
     def at(self, times_ns: Sequence[float], nbytes: float) -> float:
         """Time for `nbytes`, interpolated linearly between measured sizes and extrapolated beyond the last."""
@@ -225,23 +213,14 @@ def _stream(nbytes: int, local: bool) -> _Kernel:
 class StageConnections:
     """The connections of one stage of all participants.
 
-    Attributes
-    ----------
-    of : Ring, Tree or Pairwise
-        The stage of one participant.
-    hops : mapping
-        (kind of route, vectors added at its end) to count: around a ring, from the farthest member of a tree to its
-        root, or to the farthest peer.
-    connections : int
-        Total number.
-    share_ns : float
-        Time of a byte on the link with the most sharers, if all are in use.
+    `hops` counts (kind of route, vectors added at its end): around a ring, from the farthest member of a tree to its
+    root, or to the farthest peer.
     """
 
-    of: Stage | Pairwise
+    of: Stage | Pairwise  # the stage of one participant
     hops: Counter[tuple[_Kind, int]]
-    connections: int
-    share_ns: float
+    connections: int  # in all
+    share_ns: float  # time of a byte on the link with the most sharers, if all are in use
 
     @property
     def n(self) -> int:

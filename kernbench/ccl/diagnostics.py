@@ -18,41 +18,21 @@ __all__ = ["IpcqDeadlock", "RingState", "pointer_dump", "rings"]
 
 @dataclass(frozen=True, slots=True)
 class RingState:
-    """One direction of a PE. Heads and tails count slots since the installation; the slots in between are occupied.
-
-    Attributes
-    ----------
-    pe, direction, peer : str
-        The queue's PE, its name in programs, and the PE at the other end.
-    key : str
-        The installation that it belongs to.
-    address : PhysAddr
-        Start of its ring.
-    kind : str
-        Memory of the ring: "tcm", "sram" or "hbm".
-    n_slots, slot_bytes : int
-        Size of the ring [slots, B].
-    head, tail : int
-        Slots released, and slots filled by the peer.
-    sent_head, sent_tail : int
-        The same of the peer's ring, as known to this PE; credits are `n_slots` minus the difference.
-    waiting : int
-        Sends that have not left completely.
-    """
+    """One direction of a PE. Heads and tails count slots since the installation; the slots in between are occupied."""
 
     pe: str
-    direction: str
-    peer: str
-    key: str
-    address: PhysAddr
-    kind: str
+    direction: str  # the queue's name in programs
+    peer: str  # the PE at the other end
+    key: str  # the installation that it belongs to
+    address: PhysAddr  # the start of the ring
+    kind: str  # its memory: "tcm", "sram" or "hbm"
     n_slots: int
     slot_bytes: int
-    head: int
-    tail: int
-    sent_head: int
+    head: int  # slots released
+    tail: int  # slots filled by the peer
+    sent_head: int  # of the peer's ring, as known to this PE; credits are `n_slots` minus what is between them
     sent_tail: int
-    waiting: int
+    waiting: int  # sends that have not left completely
 
     def __str__(self) -> str:
         return (

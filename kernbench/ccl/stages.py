@@ -71,25 +71,14 @@ Streams = Sequence[Sequence[Stage]]
 
 @dataclass(frozen=True, slots=True)
 class CostTerms:
-    """Properties of a collective for the alpha-beta model.
+    """Properties of a collective for the alpha-beta model."""
 
-    Attributes
-    ----------
-    streams : callable
-        streams(call, rank, n, n_elem, itemsize): the stages of a participant; `call` holds options and facts.
-    ring, tree : tuple of bool
-        The passes of rings and of trees.
-    splits : bool
-        Rings split the vector into as many parts as they have members.
-    moved : callable
-        Number of participants to HBM traffic of a participant, in vectors.
-    """
-
+    # streams(call, rank, n, n_elem, itemsize): a participant's stages; `call` holds options and facts
     streams: Callable[[Mapping[str, Any], int, int, int, int], Sequence[Sequence[Stage | Pairwise]]]
-    ring: Passes = BOTH
-    tree: Passes = BOTH
-    splits: bool = True
-    moved: Callable[[int], float] = lambda n: 2.0
+    ring: Passes = BOTH  # the passes of rings
+    tree: Passes = BOTH  # the passes of trees
+    splits: bool = True  # rings split the vector into as many parts as they have members
+    moved: Callable[[int], float] = lambda n: 2.0  # number of participants to HBM traffic of a participant, in vectors
 
 
 def heap_tree(rank: int, n: int, root: int = 0) -> Tree:

@@ -45,21 +45,13 @@ _COLUMNS = ("algorithm", "slots", "model [ns]", "simulated [ns]")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An algorithm with a number of slots.
-
-    Attributes
-    ----------
-    estimate_ns, start_up_ns : float or None
-        By the model: for the size at hand, and for one element. None where an algorithm's stages are unknown.
-    simulated_ns : float or None
-        On the simulated machine.
-    """
+    """An algorithm with a number of slots."""
 
     algorithm: str
     n_slots: int
-    estimate_ns: float | None = None
-    start_up_ns: float | None = None
-    simulated_ns: float | None = None
+    estimate_ns: float | None = None  # by the model; None where an algorithm's stages are unknown
+    start_up_ns: float | None = None  # the same, of one element
+    simulated_ns: float | None = None  # on the simulated machine
 
     @property
     def ns(self) -> float:
@@ -70,35 +62,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The choice for one collective: the best candidate, the other ones, and algorithms that do not run.
-
-    Attributes
-    ----------
-    collective : str
-    nbytes : int
-        Bytes of a shard.
-    n_sips : int
-    machine : str
-        Hash of the machine.
-    candidates : tuple of Candidate
-        The best first; those that were simulated before those that were not.
-    refused : mapping
-        Algorithm to the reason why it does not run here.
-    bound_ns : float
-        The lower bound; `bound_by` says which bound it is.
-    deadlocked : tuple of str
-        Those of `refused` whose simulation ended in a deadlock.
-    """
+    """The choice for one collective: the best candidate, the other ones, and algorithms that do not run."""
 
     collective: str
-    nbytes: int
+    nbytes: int  # of a shard
     n_sips: int
-    machine: str
-    candidates: tuple[Candidate, ...]
-    refused: Mapping[str, str]
-    bound_ns: float
-    bound_by: str
-    deadlocked: tuple[str, ...] = ()
+    machine: str  # its hash
+    candidates: tuple[Candidate, ...]  # the best first; those that were simulated before those that were not
+    refused: Mapping[str, str]  # algorithm to the reason why it does not run here
+    bound_ns: float  # the lower bound
+    bound_by: str  # which bound it is
+    deadlocked: tuple[str, ...] = ()  # those of `refused` whose simulation ended in a deadlock
 
     @property
     def best(self) -> Candidate:

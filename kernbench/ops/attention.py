@@ -55,20 +55,11 @@ class Tiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Heads:
-    """The storage of [batch, heads, tokens, width], in elements from the pointer.
+    """The storage of [batch, heads, tokens, width], in elements from the pointer."""
 
-    Attributes
-    ----------
-    offsets : tuple of int
-        The first element of each sequence of the batch.
-    strides : tuple of int
-        Between heads, between tokens, and within a token; 0 where it is broadcast.
-    held : tuple
-        (first element, elements, numbers of the PEs that hold it) of each part of the memory.
-    """
-
-    offsets: tuple[int, ...]
-    strides: tuple[int, int, int]
+    offsets: tuple[int, ...]  # the first element of each sequence of the batch
+    strides: tuple[int, int, int]  # between heads, between tokens, and within a token; 0 where it is broadcast
+    # (first element, elements, numbers of the PEs that hold it) of each part of the memory
     held: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
 
     def holder(self, batch: int, head: int, token: int) -> int:

@@ -50,23 +50,13 @@ OTHER, TRAINING, HELD_OUT = "other", "training", "held out"
 
 @dataclass(frozen=True)
 class Fit:
-    """Values that minimize the squared logarithms of predicted over measured, and what is known of them.
-
-    Attributes
-    ----------
-    values, low, high : array of floats
-        Fitted values, and the ends of their 95 % intervals, linearized.
-    before : array of floats
-        Relative standard error of each value at a noise of 2 %, known before the fit.
-    seen : array of bools
-        Which values were fitted; the others are what they were.
-    """
+    """Values that minimize the squared logarithms of predicted over measured, and what is known of them."""
 
     values: np.ndarray
-    low: np.ndarray
+    low: np.ndarray  # `low` and `high`: ends of the 95 % intervals of the values, linearized
     high: np.ndarray
-    before: np.ndarray
-    seen: np.ndarray
+    before: np.ndarray  # relative standard error of each value at a noise of 2 %, known before the fit
+    seen: np.ndarray  # which values were fitted; the others are what they were
 
 
 def fit(predict: Predict, measured: np.ndarray, start: np.ndarray, low: np.ndarray, high: np.ndarray) -> Fit:

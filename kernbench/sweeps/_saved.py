@@ -19,16 +19,7 @@ MOST_PARTS = _MOST // (4 * MIB) + 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SavedResult(Result):
-    """A result from a file, with its manifest.
-
-    Parameters
-    ----------
-    records : Records
-    name : str
-        The name of the file, without its suffix.
-    manifest : Manifest
-        What ran, on which machine, with which parameters and versions.
-    """
+    """A result from a file, with its manifest; it is named after its file."""
 
     def __repr__(self) -> str:
         said = str(self.manifest)
