@@ -77,6 +77,15 @@ def estimates(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and getattr(node.func, "id", None) == "matrix_ns"
 
 
+def names_matrix_types(node: ast.AST) -> bool:
+    """Whether it has a table with the names of four or more types of the matrix engine."""
+    return isinstance(node, ast.Dict) and len(names_in(node) & _dtypes.MATRIX_TYPES.keys()) >= 4
+
+
+def counts_cores(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "cpu_count"
+
+
 @dataclass(frozen=True)
 class Owned:
     """What one file has, how it is found, and code in which it is; `others` have one, too, with the reason."""
@@ -116,6 +125,11 @@ OWNED = [
         ("X = {'a': 'mesh link', 'b': 'UCIe link', 'c': ('PCIe link', 1), 'd': 'SIP link'}",),
         {"studies/layers.py": "the parts of a critical path, by what is on it"},
     ),
+    Owned(
+        "types of the matrix engine", "_dtypes.py", names_matrix_types,
+        ("X = {'float16': 'f16', 'bfloat16': 'bf16', 'int8': 'i8', 'float32': 'f32'}",),
+    ),
+    Owned("the number of workers", "sweeps/_runner.py", counts_cores, ("workers = os.cpu_count() or 1",)),
     Owned(
         "placements of a product", "ops/matmul/_placements.py", names_placements,
         ("PLACEMENTS = ('rows', 'columns', '2-D', 'split-K')", "X = {'rows': 1, 'columns': 2, '2-D': 3, 'split-K': 4}"),
