@@ -343,10 +343,11 @@ class HostProgram:
         self._streams: dict[tuple[int, str], Stream] = {}
         self.stream_of: Callable[[str], str] = str  # of a group or message; those with one result share a stream
         self._graphs: dict[int, LaunchGraph] = {}  # those that are capturing, by SIP
-        self._handles: weakref.WeakSet[TensorHandle] = weakref.WeakSet()
+        # In the order of allocation, in which the end of the session frees them.
+        self._handles: weakref.WeakValueDictionary[int, TensorHandle] = weakref.WeakValueDictionary()
         self._moved: weakref.WeakSet[TensorHandle] = weakref.WeakSet()  # those that operators have moved
         self._ranks: weakref.WeakKeyDictionary[greenlet, _Rank] = weakref.WeakKeyDictionary()
-        self._named = 0
+        self._named = self._allocated = 0
 
     # -- devices
 
@@ -457,7 +458,8 @@ class HostProgram:
             # Pending operations may still hold the memory of deleted tensors.
             self.stream(sip).synchronize()
             handle = place()
-        self._handles.add(handle)
+        self._handles[self._allocated] = handle
+        self._allocated += 1
         races = self.engine.races(sip)
         if races is not None:
             for same in handle.layout.replicated():
@@ -576,7 +578,7 @@ class HostProgram:
         if self.ranks is not None:
             self.ranks.stop()
         self._streams.clear()
-        for handle in list(self._handles):
+        for handle in list(self._handles.values()):
             handle.release()
 
     def check_open(self) -> None:

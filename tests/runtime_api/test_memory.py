@@ -185,3 +185,11 @@ def test_a_pending_copy_keeps_the_memory(torch):
     assert torch.engine.allocators.pe(0, 0, 0).hbm.free_bytes == free
     torch.ahbm.synchronize()
     assert torch.engine.allocators.pe(0, 0, 0).hbm.free_bytes == free + 256
+
+
+def test_the_end_of_a_session_frees_tensors_in_the_order_of_their_allocation():
+    with session(small()) as torch:
+        kept = [torch.empty(64 * i, dtype=torch.float16, device="ahbm") for i in range(1, 33)]
+    rows = torch.engine.records().dependencies.allocations["nbytes"].tolist()
+    assert len(kept) == 32
+    assert [-n for n in rows if n < 0] == [n for n in rows if n > 0]
