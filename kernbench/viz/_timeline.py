@@ -75,18 +75,12 @@ def packed_trace(records: Records) -> bytes:
 
 
 class Timeline:
-    """One run as rows of intervals.
+    """One run as rows of intervals: `rows` are [component, stage, sip, cube, pe], `labels` [text, bytes, flops].
 
-    Attributes
-    ----------
-    rows : list of [component, stage, sip, cube, pe]
-        -1 where a row belongs to no SIP, cube or PE.
-    labels : list of [text, bytes, flops]
-    columns : dict of arrays
-        `first`: the first interval of each row, and the number of all. `start`, `end` [ps], `label` and `tile` (-1:
-        none) of each interval. `arrow_from` and `arrow_to`: the intervals of a send and of the receive of a part that
-        it sent; `arrow_ps`: when that part left. If intervals are merged, `count`: how many each one is, and `busy`:
-        how much of it they cover [ps].
+    `columns` are arrays. `first`: the first interval of each row, and the number of all. `start`, `end` [ps], `label`
+    and `tile` (-1: none) of each interval. `arrow_from` and `arrow_to`: the intervals of a send and of the receive of
+    a part that it sent; `arrow_ps`: when that part left. If intervals are merged, `count`: how many each one is, and
+    `busy`: how much of it they cover [ps].
     """
 
     def __init__(self, records: Records) -> None:

@@ -12,6 +12,7 @@ from kernbench.analysis.why import Why
 from kernbench.config._overrides import value_at
 from kernbench.errors import KernbenchError, StateError
 from kernbench.viz._fields import fields
+from kernbench.viz.charts import first_upper
 
 _Message = Mapping[str, Any]
 
@@ -32,7 +33,7 @@ def why_section(why: Why, records: Records) -> dict[str, Any]:
         "host_ns": sum(x.ns for x in host),
         "rows": [_row(x, records) for x in shown],
         "rest_ns": sum(x.ns for x in device[len(shown) :]),
-        "host": [{"label": _label(x), "ns": x.ns} for x in host[:_ROWS]],
+        "host": [{"label": first_upper(x.what), "ns": x.ns} for x in host[:_ROWS]],
     }
 
 
@@ -81,7 +82,7 @@ def handle_why(message: _Message, records: Records) -> dict[str, Any] | None:
 def _row(reason: Reason, records: Records) -> dict[str, Any]:
     together = [path for path in (*reason.fields, *reason.together) if path in COVERED]
     row: dict[str, Any] = {
-        "label": _label(reason), "resource": reason.resource, "others": reason.others, "kind": reason.kind,
+        "label": first_upper(reason.what), "resource": reason.resource, "others": reason.others, "kind": reason.kind,
         "ns": reason.ns, "share": reason.share, "impl": reason.impl,
     }  # fmt: skip
     if not together or not value_at(records.spec, together[0]):
@@ -116,7 +117,3 @@ def _scaled(spec: Mapping[str, Any], paths: Sequence[str], factor: float) -> dic
 def _field(path: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     known = fields()[path]
     return {"path": path, "label": known.label, "unit": known.unit, "value": value_at(spec, path)}
-
-
-def _label(reason: Reason) -> str:
-    return reason.what[0].upper() + reason.what[1:]
