@@ -81,7 +81,9 @@ class Algorithm:
         """
         ipcq = machine.cube.pe.pe_ipcq
         known = {name: getattr(self, name) or getattr(ipcq, name) for name in PROTOCOLS}
-        name = self.protocol or replace(ipcq, **known).protocol(sys.maxsize if nbytes is None else nbytes)
+        size = sys.maxsize if nbytes is None else nbytes
+        fitting = (name for name in PROTOCOLS[:-1] if size <= known[name].up_to_bytes)
+        name = self.protocol or next(fitting, PROTOCOLS[-1])
         slot = self.slot_size or known[name].slot_bytes or ipcq.slot_bytes
         longer = slot > LARGEST_CHUNK and "chunk_bytes" in signature(self.kernel_args).parameters
         return replace(

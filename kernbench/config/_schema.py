@@ -495,10 +495,6 @@ class PeIpcqConfig(Model):
     ll128: Protocol = described("Protocol LL128", default=Protocol())
     simple: Protocol = described("Protocol Simple", default=Protocol())
 
-    def protocol(self, nbytes: int) -> str:
-        """Return the field of the protocol for a call of `nbytes`."""
-        return next((name for name in PROTOCOLS[:-1] if nbytes <= getattr(self, name).up_to_bytes), PROTOCOLS[-1])
-
 
 class Pe(Model):
     """A processing element."""
