@@ -1,6 +1,7 @@
 cimport cython
 from libc.stdint cimport int64_t
-@cython.freelist(64)
+
+
 cdef class Value:
     cdef object __weakref__
     cdef public object shape, dtype, array, space

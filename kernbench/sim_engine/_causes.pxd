@@ -6,7 +6,6 @@ cdef int64_t NONE
 
 
 @cython.no_gc
-@cython.freelist(256)
 cdef class Cause:
     cdef public int64_t event, command
     cdef public int depth

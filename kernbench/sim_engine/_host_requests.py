@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 LAUNCH_BYTES = 64
 ARGUMENT_BYTES = 8
 RANGE_BYTES = 32
+
+_host_command = lru_cache(maxsize=1024)(CommandInfo)  # equal host operations share an entry of the log
 
 
 class Parcel(Protocol):
@@ -118,7 +121,7 @@ class Broadcast(ABC):
 
     def __init__(self, engine: GraphEngine, sip: int, targets: Sequence[PeId], name: str) -> None:
         self.engine, self.sip = engine, sip
-        self.id = engine.log.command(CommandInfo(name, sip))
+        self.id = engine.log.command(_host_command(name, sip))
         self.cubes: dict[int, list[int]] = {}
         for cube, pe in targets:
             self.cubes.setdefault(cube, []).append(pe)
@@ -498,7 +501,7 @@ class HostCopy:
         self.done = simpy.Event(engine.env)
         self.done.callbacks.append(self._heard_of)
         self._start = engine.env._now
-        self._id = engine.log.command(CommandInfo("h2d" if write else "d2h"))
+        self._id = engine.log.command(_host_command("h2d" if write else "d2h"))
         # Of each transaction, and where in the copy the bytes of its pieces are.
         extents: list[Extent] = []
         self._at: list[list[tuple[int, int]]] = []

@@ -23,7 +23,6 @@ cdef class Route:
 
 
 @cython.no_gc
-@cython.freelist(64)
 cdef class Extent:
     cdef public str node_id
     cdef public int64_t offset, nbytes
@@ -31,7 +30,6 @@ cdef class Extent:
     cdef public list lines
 
 
-@cython.freelist(256)
 cdef class Transaction:
     cdef public object arg, fn, lines, pieces, data
     cdef public int64_t nbytes, offset, key, arrived, end, asked_ps, tile, number

@@ -22,7 +22,6 @@ from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._callee cimport Callee
 from kernbench.sim_engine._transaction cimport Extent, Route, Transaction
 
-@cython.freelist(64)
 cdef class DmaRequest:
     cdef public str node_id
     cdef public int64_t offset, nbytes

@@ -27,9 +27,7 @@ cdef class TileGrid:
     cpdef int64_t height(self, int64_t r) except? -1
     cpdef int64_t width(self, int64_t c) except? -1
     cpdef int64_t elements(self, int64_t r, int64_t c) except? -1
-    @cython.locals(rows=int64_t)
-    cpdef tuple packed(self, int64_t r, int64_t c)
-    cdef int64_t offset(self, int64_t r, int64_t c, int64_t rows) noexcept
+    cpdef int64_t offset(self, int64_t r, int64_t c, int64_t rows) noexcept
 
 
 cdef class BufferRing:

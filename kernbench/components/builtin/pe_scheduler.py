@@ -33,8 +33,8 @@ class TileGrid:
     """A row-major matrix of `rows` x `cols` elements, cut into tiles of `tile_rows` x `tile_cols`.
 
     >>> grid = TileGrid(3, 5, 2, 4, itemsize=2)
-    >>> grid.packed(1, 0), grid.packed(1, 1)
-    ((20, 8), (28, 2))
+    >>> grid.offset(1, 0, rows=1), grid.offset(1, 1, rows=1)
+    (20, 28)
     >>> grid.strided(0, 1)
     [(8, 2), (18, 2)]
     """
@@ -54,12 +54,8 @@ class TileGrid:
     def elements(self, r: int, c: int) -> int:
         return self.height(r) * self.width(c)
 
-    def packed(self, r: int, c: int) -> tuple[int, int]:
-        """(offset, bytes) of tile (r, c) if tiles are stored one after the other."""
-        rows = self.height(r)
-        return self.offset(r, c, rows), rows * self.width(c) * self.itemsize
-
     def offset(self, r: int, c: int, rows: int) -> int:
+        """Offset of tile (r, c), of `rows` rows, if tiles are stored one after the other [bytes]."""
         return (r * self.tile_rows * self.cols + rows * c * self.tile_cols) * self.itemsize
 
     def strided(self, r: int, c: int) -> list[tuple[int, int]]:
