@@ -74,7 +74,7 @@ class ServingResult:
                 "cached_tokens": [r.cached for r in queue],
                 "transfer_ms": np.array([r.transfer for r in queue]) / _PS_MS,
                 "preemptions": [r.preemptions for r in queue],
-                "replica": [r.replica for r in queue],
+                "replica": [r.replicas[-1] for r in queue],
             }
         )
 
@@ -97,14 +97,14 @@ class ServingResult:
 
         end = self._end_ps
         rows = []
-        for number, each in enumerate(self._replicas):
+        for each in self._replicas:
             steps = each.step_rows
             rows.append(
                 {
                     "requests": each.submitted,
                     "steps": len(steps),
                     "tokens": sum(prefill + decode for _, _, _, prefill, decode, *_ in steps),
-                    "preemptions": sum(r.preemptions for r in self._queue if r.replica == number),
+                    "preemptions": each.scheduler.preemptions,
                     "mean_requests": each.requests_ps / end,
                     "peak_blocks": max((row[-1] for row in steps), default=0),
                     "busy": sum(stop - start for _, start, stop, *_ in steps) / end,
@@ -323,15 +323,17 @@ class ServingResult:
     def timeline(self) -> pd.DataFrame:
         """A row for each phase of each request: `request`, `replica`, `phase`, `start_s` and `end_s`.
 
-        A request waits until its first step is scheduled, is in prefill until its first token, then in decode.
+        A request waits until its first step is scheduled, is in prefill until its first token, then in decode: with
+        `prefill_replicas` on another replica, and with the transfer of its keys and values.
         """
         import pandas as pd
 
         rows = []
         for r in self._queue:
             times = (r.arrival, r.scheduled, r.times[0], r.times[-1])
-            for phase, start, end in zip(("waiting", "prefill", "decode"), times, times[1:], strict=False):
-                rows.append((r.index, r.replica, phase, start / _PS, end / _PS))
+            where = r.replicas[0], r.replicas[0], r.replicas[-1]
+            for replica, phase, start, end in zip(where, _PHASES, times, times[1:], strict=False):
+                rows.append((r.index, replica, phase, start / _PS, end / _PS))
         return pd.DataFrame(rows, columns=["request", "replica", "phase", "start_s", "end_s"])
 
     def __repr__(self) -> str:

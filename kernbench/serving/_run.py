@@ -45,7 +45,7 @@ class Replica:
         self._note()
         self.requests += 1
         self.submitted += 1
-        request.replica = self._number
+        request.replicas.append(self._number)
         self.scheduler.waiting.append(request)
         self._wake()
 

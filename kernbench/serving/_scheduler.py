@@ -80,7 +80,7 @@ class Request:
 
     __slots__ = (
         "arrival", "blocks", "cached", "computed", "hashes", "held", "index", "made", "output", "pending",
-        "preemptions", "prompt", "replica", "room", "scheduled", "stored", "times", "transfer",
+        "preemptions", "prompt", "replicas", "room", "scheduled", "stored", "times", "transfer",
     )  # fmt: skip
 
     def __init__(self, index: int, arrival: int, prompt: int, output: int, hashes: Sequence[int]) -> None:
@@ -91,7 +91,8 @@ class Request:
         self.room = 0  # tokens that fit into its blocks
         self.blocks, self.stored = 0, 0
         self.held: list[int] = []
-        self.cached, self.preemptions, self.replica = 0, 0, 0
+        self.cached, self.preemptions = 0, 0
+        self.replicas: list[int] = []  # that it went to: the one of its prompt first
         self.transfer = 0  # of its keys and values, with the time that it waits for others
         self.scheduled = -1
         self.times: list[int] = []  # of its tokens

@@ -26,7 +26,7 @@ from kernbench.serving._attention import attention_row
 from kernbench.serving._models import check_parallel, experts_of, fields_of, heads_of, kv_blocks, kv_bytes, layers_of
 from kernbench.serving._parts import CAPTURED, CONTEXTS, part_row, points_of
 from kernbench.serving._requests import check_count
-from kernbench.serving._transfer import transfer_line
+from kernbench.serving._transfer import transfer_ns
 from kernbench.sweeps._sweep import sweep
 from kernbench.topology.builder import Machine, Overrides, resolve_topology
 
@@ -336,10 +336,10 @@ class SimulatedSteps(StepTable):
         """Return the time to send the keys and values of a request to another replica [ns].
 
         Each SIP of a replica sends its part to one of the next replica, at the same time, over the network of the
-        machine, or a ring of SIPs if it has too few. Two sizes are simulated; others are on the line through them.
+        machine, or a ring of SIPs if it has too few. Sizes from 4 KiB to 16 MiB of a SIP are simulated, in seconds, and
+        times of others follow linearly.
         """
-        latency_ns, per_byte_ns = transfer_line(self._machine, self.tp)
-        return latency_ns + per_byte_ns * kv_bytes(self._model, self.tp) * tokens
+        return transfer_ns(self._machine, self.tp, kv_bytes(self._model, self.tp) * tokens)
 
 
 def _factor(resource: str, slowdown: Mapping[str, float]) -> float:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import kernbench as kb
 from kernbench.errors import ArgumentError
 from kernbench.serving import Policy, generate, run
-from kernbench.serving._transfer import _simulated_ns, transfer_line
+from kernbench.serving._transfer import _simulated_ns, transfer_ns
 from tests.serving.cases import constant, linear, requests
 
 
@@ -30,6 +30,8 @@ def test_a_prompt_is_computed_by_one_replica_and_its_tokens_by_another():
         [1, 0, 1],
     ]
     assert result.replicas["requests"].tolist() == [1, 1]
+    phases = result.timeline[["phase", "replica"]].to_numpy().tolist()
+    assert phases == [["waiting", 0], ["prefill", 0], ["decode", 1]]
 
 
 def test_a_request_of_one_token_is_not_sent():
@@ -103,12 +105,20 @@ def test_a_transfer_needs_its_time():
         run(requests((0, 10, 2)), constant, prefill_replicas=1.5)
 
 
-@pytest.mark.slow
-def test_a_transfer_is_as_long_as_its_simulation():
-    """The line through two sizes meets a third, and a link of half the bandwidth takes longer, up to twice as long."""
+@pytest.mark.parametrize(
+    ("preset", "nbytes"),
+    [("small", 2**19), ("small", 2**25), ("a100_sxm_calibrated", 2**19), ("a100_sxm_calibrated", 2**25)],
+)
+def test_a_transfer_is_as_long_as_its_simulation(preset, nbytes):
+    """Of keys and values of some tokens and of a long prompt, whatever protocol their size has."""
+    machine = kb.load(f"preset:{preset}", {"system.sips": {"count": 2, "topology": "ring_1d"}})
+    assert transfer_ns(machine, 1, nbytes) == pytest.approx(_simulated_ns(machine, 1, nbytes), rel=0.05)
+
+
+def test_a_link_of_half_the_bandwidth_takes_up_to_twice_as_long():
     machine = kb.load("preset:small", {"system.sips": {"count": 2, "topology": "ring_1d"}})
-    latency, per_byte = transfer_line(machine, 1)
-    assert latency + per_byte * 2**20 == pytest.approx(_simulated_ns(machine, 1, 2**20), rel=0.03)
-    assert per_byte >= 1 / machine.config.system.sip_link.bw_gbs
-    half = transfer_line(machine.with_({"system.sip_link.bw_gbs": machine.config.system.sip_link.bw_gbs / 2}), 1)
-    assert per_byte < half[1] <= 2.01 * per_byte
+    link_gbs = machine.config.system.sip_link.bw_gbs
+    time = transfer_ns(machine, 1, 2**24)
+    half = transfer_ns(machine.with_({"system.sip_link.bw_gbs": link_gbs / 2}), 1, 2**24)
+    assert time >= 2**24 / link_gbs
+    assert time < half <= 2.01 * time
