@@ -300,8 +300,8 @@ class _Rank:
         engine, ps = self._torch.engine, _duration_ps(node)
         self._torch.ahbm.current_stream().submit(lambda: engine.env.timeout(ps))
 
-    def _tensor(self, shape: tuple[int, ...], dtype: str, placement: Any) -> Tensor:
-        key = shape, dtype, placement
+    def _tensor(self, name: str, shape: tuple[int, ...], dtype: str, placement: Any) -> Tensor:
+        key = name, shape, dtype, placement  # an output is apart from an input of its shape
         if key not in self._tensors:
             dp = DPPolicy(**dict(placement))
             self._tensors[key] = self._torch.empty(*shape, dtype=getattr(self._torch, dtype), device="ahbm", dp=dp)
@@ -315,7 +315,7 @@ class _Rank:
         options: dict[str, Any] = own["options"]
         named = {each[0]: each[1:] for each in (_signature(*x) for x in own["tensors"])}
         named = _joint(name, named, options, len(ranks)) if named else _foreign(node, len(ranks))
-        tensors = {each: self._tensor(*made) for each, made in named.items()}
+        tensors = {each: self._tensor(each, *made) for each, made in named.items()}
         if node.type in (SEND, RECV):
             (tensor,), tag = tensors.values(), int(node.attrs.get("comm_tag", 0))
             if node.type == SEND:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, Protocol, cast
@@ -299,6 +299,22 @@ class RoofPoint:
         return [{"level": level, "intensity": x, "gflops": self.gflops} for level, x in self.intensities.items()]
 
 
+def memory_roof(config: MachineConfig) -> tuple[str, float]:
+    """Return the memory that the bytes of PEs come from, and its bandwidth for each PE [GB/s]: a cache, if any."""
+    if config.cube.llc.size_mib:
+        return "LLC", config.cube.llc.bw_gbs * config.hbm_slices / config.pes_per_cube
+    return "HBM", config.hbm_gbs_per_pe
+
+
+def multiplied_type(records: Records) -> str:
+    """Return the type that a run multiplied most; f16 if none."""
+    by_dtype: Counter[str] = Counter()
+    products = records.of_kind("gemm")
+    for command, flops in zip(products.command.tolist(), products.flops.tolist(), strict=True):
+        by_dtype[records.commands[command].dtype] += flops
+    return max(by_dtype, key=by_dtype.__getitem__, default="") or "f16"
+
+
 def placed(records: Records, name: str) -> tuple[RoofPoint, Roofs]:
     """Point of a run while PEs worked, and the roofs of the PEs that did, for the type that they multiplied most.
 
@@ -313,15 +329,12 @@ def placed(records: Records, name: str) -> tuple[RoofPoint, Roofs]:
             f"{name} computed nothing, or moved no bytes, so that it has no place on a roofline; "
             'of a composite, only log="tile" tells'
         )
-    by_dtype: Counter[str] = Counter()
-    products = records.of_kind("gemm")
-    for command, flops in zip(products.command.tolist(), products.flops.tolist(), strict=True):
-        by_dtype[records.commands[command].dtype] += flops
-    dtype = max(by_dtype, key=by_dtype.__getitem__, default="")
     config, pes = read_machine(records.spec), len(records.pes())
+    memory, memory_gbs = memory_roof(config)
     memories = config.pes_per_cube * len({pe[:2] for pe in records.pes()}) if config.memory_apart else pes
-    levels = {"HBM": config.hbm_gbs_per_pe * memories, "TCM": config.cube.pe.pe_tcm.read_bw_gbs * pes}
-    return at, Roofs(2 * macs_per_ns(config, dtype or "f16") * pes, levels)
+    levels = {memory: memory_gbs * memories, "TCM": config.cube.pe.pe_tcm.read_bw_gbs * pes}
+    at = replace(at, nbytes={memory if level == "HBM" else level: n for level, n in at.nbytes.items()})
+    return at, Roofs(2 * macs_per_ns(config, multiplied_type(records)) * pes, levels)
 
 
 def point(records: Records, name: str, window: tuple[int, int] | None = None) -> RoofPoint:

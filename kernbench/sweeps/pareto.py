@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernbench.errors import ArgumentError, quote
 from kernbench.sweeps._argument_checks import check_columns
 
 if TYPE_CHECKING:
@@ -29,8 +30,16 @@ def pareto(table: pd.DataFrame, metrics: Sequence[str], *, maximize: Sequence[st
     -------
     DataFrame
         Rows of `table`, sorted by the first metric; of equal rows the first.
+
+    Raises
+    ------
+    ArgumentError
+        If a column is not in the table, or one of `maximize` is no metric.
     """
     check_columns(table, [*metrics, *maximize])
+    for name in maximize:
+        if name not in metrics:
+            raise ArgumentError(f"maximize = {quote(name)} is none of metrics = {quote(list(metrics))}; add it there")
     rows = table.dropna(subset=list(metrics))
     values = rows[list(metrics)].to_numpy(float)
     values = values * np.array([-1.0 if name in maximize else 1.0 for name in metrics])

@@ -81,7 +81,7 @@ def steps_along(table: pd.DataFrame, axes: Sequence[str], metric: str, cost: str
 def _groups(rows: pd.DataFrame, axes: Sequence[str], axis: str) -> list[pd.DataFrame]:
     """Rows that differ along one axis only, grouped by the values of the others."""
     others = [name for name in axes if name != axis]
-    return [group for _, group in rows.groupby(others, sort=False)] if others else [rows]
+    return [group for _, group in rows.groupby(others, sort=False, dropna=False)] if others else [rows]
 
 
 Factors = Sequence[str] | Mapping[str, Sequence[str] | Mapping[str, Mapping[str, Any]]]

@@ -15,7 +15,7 @@ import pandas as pd
 from kernbench.analysis._critical_path import CriticalPath, critical_path
 from kernbench.analysis._records import Launch, Records
 from kernbench.analysis._resources import attribution
-from kernbench.analysis._roofline import macs_per_ns
+from kernbench.analysis._roofline import macs_per_ns, memory_roof, multiplied_type
 from kernbench.analysis.breakdown import Breakdown, breakdown
 from kernbench.analysis.why import Why, why
 from kernbench.errors import StateError
@@ -97,8 +97,10 @@ class ModelResult:
         """By module, in the order of the model: ns, share, limit, bytes, FLOPs, and the place on the roofline.
 
         `intensity` is FLOPs per byte that the PEs moved, `of_roofline` is the achieved share of what the machine
-        allows at that intensity. Times add up to that of the call: a last row has the time between launches, if
-        any. `wait_ns` is how long the first rank waits in collectives for the last one, which `ns` does not contain.
+        allows at that intensity: its matrix engines, for the type that the model multiplies most, and its HBM or, if it
+        has one, its last-level cache, through which these bytes come. Times add up to that of the call: a last row has
+        the time between launches, if any. `wait_ns` is how long the first rank waits in collectives for the last one,
+        which `ns` does not contain.
         """
         rows = []
         for module in dict.fromkeys(part.module for part in self.launches):
@@ -226,7 +228,7 @@ class ModelResult:
         return write_trace(self.records, path)
 
     def _of_roofline(self, parts: Sequence[CallPart]) -> float:
-        """Achieved FLOPs per ns over those that matrix engines and HBM allow at the parts' intensity; 0 if unknown."""
+        """Achieved FLOPs per ns over those that engines and memory allow at the parts' intensity; 0 if unknown."""
         flops, nbytes, ns = sum(p.flops for p in parts), sum(p.nbytes for p in parts), sum(p.ns for p in parts)
         if not (flops and nbytes and ns and self.records.spec):
             return 0.0
@@ -234,8 +236,9 @@ class ModelResult:
 
         config = resolve_topology(dict(self.records.spec)).config
         sips = len(max(parts, key=lambda p: p.flops).launches)
-        peak = 2 * macs_per_ns(config, "f16") * config.pes_per_sip * sips
-        return float(flops / ns / min(peak, flops / nbytes * config.hbm_gbs_per_sip * sips))
+        pes, (_, memory_gbs) = config.pes_per_sip * sips, memory_roof(config)
+        peak = 2 * macs_per_ns(config, multiplied_type(self.records)) * pes
+        return float(flops / ns / min(peak, flops / nbytes * memory_gbs * pes))
 
     def __repr__(self) -> str:
         return f"{self._head()}\n\n{pd.DataFrame(self._shown()).to_string(index=False)}"

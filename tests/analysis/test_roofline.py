@@ -108,3 +108,16 @@ def test_memory_that_pes_share_is_a_roof_of_all_its_controllers():
     routers = "cube.hbm.controller_routers=[[0, 1], [0, 2], [0, 3], [0, 4]]"
     shared = kb.load("preset:small", overrides=["cube.hbm.controllers=4", routers])
     assert placed(replace(run, spec=shared.spec), "")[1].levels_gbs["HBM"] == 4 * slice_gbs
+
+
+def test_with_a_cache_bytes_of_pes_come_through_it():
+    """A product reads each operand many times: compared with the HBM, it would reach three times what that allows."""
+    with kb.session(kb.load("preset:a100_sxm"), log="tile") as torch:
+        a, b = (torch.empty(1024, 1024, dtype=torch.float16, device="ahbm") for _ in range(2))
+        a @ b
+    at, roofs = placed(torch.result.records, "")
+    llc = torch.engine.machine.config.cube.llc
+    assert roofs.levels_gbs["LLC"] == pytest.approx(10 * llc.bw_gbs)
+    bound, limit = roofs.bound(at.intensities)
+    assert limit == "peak"  # of the 64 PEs that have a block
+    assert 0.5 < at.gflops / bound < 1

@@ -82,6 +82,20 @@ def test_a_replay_takes_the_same_picoseconds(ran):
     assert len(again.launches) == 28
 
 
+def test_the_output_of_a_collective_is_apart_from_its_input(tmp_path):
+    """In one tensor, receives of more than the slots of a ring would wait for sends, and these for receives."""
+
+    def exchange(torch, rank):
+        x, y = (torch.empty(2**18, dtype=torch.float16, device="ahbm") for _ in range(2))
+        torch.ahbm.synchronize()
+        torch.distributed.all_to_all_single(y, x)
+
+    with session(small(2)) as torch:
+        on_ranks(exchange, torch=torch)
+    torch.result.chakra(tmp_path)
+    assert spans(kb.read_chakra(tmp_path).run(small(2))) == spans(torch.result)
+
+
 def test_bytes_of_communication_are_equal(ran):
     result, folder = ran
     again = kb.read_chakra(folder).run(small(2))

@@ -29,6 +29,8 @@ def test_more_may_be_better_and_points_without_a_value_are_left_out():
     assert list(pareto(table, ["area", "rate"], maximize=["rate"])["rate"]) == [2, 3]
     with pytest.raises(KernbenchError, match="column 'aera' is not in the table; did you mean area"):
         pareto(table, ["aera"])
+    with pytest.raises(KernbenchError, match=r"maximize = 'rate' is none of metrics = \['area'\]; add it there"):
+        pareto(table, ["area"], maximize=["rate"])
 
 
 def test_effects_of_axes():
@@ -38,6 +40,12 @@ def test_effects_of_axes():
     assert found["factor"].tolist() == pytest.approx([100, 2])
     assert found["best"].tolist() == [1, 1]
     assert found["settings"].tolist() == [2, 2]
+
+
+def test_none_is_a_setting_of_an_axis():
+    rows = [{"x": x, "y": y, "t": x * (100 if y is None else x)} for x in (1, 2) for y in (None, "best")]
+    found = effects(pd.DataFrame(rows), ["x", "y"], "t")
+    assert found.set_index("axis")["settings"].to_dict() == {"x": 2, "y": 2}
 
 
 def test_what_each_step_buys_and_costs():
