@@ -76,14 +76,14 @@ _HALVED: dict[str, dict[str, float]] = {
 class PlannedCollective:
     def __init__(
         self, machine: Machine, algorithm: Algorithm, targets: Sequence[PeId] = (), itemsize: int = 2,
-        nbytes: int | None = None,
+        nbytes: int | None = None, call_bytes: int | None = None,
     ) -> None:  # fmt: skip
         config = machine.config
         cubes = 1 if algorithm.contribution == "rank" else config.cubes_per_sip
         pes = config.pes_per_cube if algorithm.contribution == "pe" else 1
         self.machine, self._itemsize = machine, itemsize
         places = list(targets or product(range(cubes), range(pes)))
-        call_bytes = None if nbytes is None else nbytes * len(places)
+        call_bytes = call_bytes or (None if nbytes is None else nbytes * len(places))
         self.plan = plan(algorithm, config, range(config.n_sips), places, call_bytes)
 
     @cached_property
@@ -115,24 +115,29 @@ def case_of(
     cubes: int = 0,
     pes: int = 0,
     nbytes: int | None = None,
+    call_bytes: int | None = None,
     entry: Mapping[str, Any] | None = None,
     own: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> PlannedCollective:
-    """Cache cases per process: for all sizes of a point, if the machine has no protocols that these choose."""
+    """Cache cases per process: for all sizes of a point, if the machine has no protocols that these choose.
+
+    `call_bytes` are those of a device, which choose the protocol; those of all shards unless given.
+    """
     changed = {name: value for name, value in settings.items() if value is not None}
     entry = load_ccl_config().to_spec() if entry is None and own is None else entry
     ipcq = machine.config.cube.pe.pe_ipcq
-    size = nbytes if ipcq.ll.up_to_bytes or ipcq.ll128.up_to_bytes else None
-    return _case(machine, json.dumps([algorithm, dtype, cubes, pes, size, entry, own, changed], sort_keys=True))
+    size = [nbytes, call_bytes] if ipcq.ll.up_to_bytes or ipcq.ll128.up_to_bytes else [None, None]
+    return _case(machine, json.dumps([algorithm, dtype, cubes, pes, *size, entry, own, changed], sort_keys=True))
 
 
 @lru_cache(maxsize=256)
 def _case(machine: Machine, text: str) -> PlannedCollective:
-    algorithm, dtype, cubes, pes, nbytes, entry, own, changed = json.loads(text)
+    algorithm, dtype, cubes, pes, nbytes, call_bytes, entry, own, changed = json.loads(text)
     found = _resolved(algorithm, entry, own)
     targets = list(product(range(cubes or 1), range(pes or 1))) if cubes or pes else []
-    return PlannedCollective(machine, replace(found, **changed), targets, as_dtype(dtype).itemsize, nbytes)
+    itemsize = as_dtype(dtype).itemsize
+    return PlannedCollective(machine, replace(found, **changed), targets, itemsize, nbytes, call_bytes)
 
 
 def _resolved(algorithm: str, entry: Mapping[str, Any] | None, own: Mapping[str, str] | None) -> Algorithm:
@@ -236,8 +241,8 @@ class CclStudy(Study):
             "options": options,
         }  # fmt: skip
         case = case_of(
-            machine, algorithm=algorithm, dtype=dtype, cubes=cubes, pes=pes, nbytes=nbytes, entry=entry, own=own,
-            **changed,
+            machine, algorithm=algorithm, dtype=dtype, cubes=cubes, pes=pes, nbytes=nbytes, call_bytes=None,
+            entry=entry, own=own, **changed,
         )  # fmt: skip
         planned, config = case.plan, machine.config
         used, itemsize, n = planned.algorithm, as_dtype(dtype).itemsize, len(planned.shards[0])

@@ -362,7 +362,7 @@ def choose_stages(
     yield PartialAnswer(answer)
     near = found if demanded else worth_simulating(found)
     left = [x.algorithm for x in near]
-    for name, row in simulations.run({x.algorithm: _collective(where, x, each, pes) for x in near}):
+    for name, row in simulations.run({x.algorithm: _collective(where, x, each, size, pes) for x in near}):
         left.remove(name)
         found = [replace(x, simulated_ns=row["latency_ns"]) if x.algorithm == name else x for x in found]
         decision = decided(asked, found, refused, (bound.ns, bound.by))
@@ -380,7 +380,7 @@ def _rest(
 ) -> Iterator[PartialAnswer[CollectiveChoice]]:
     """Yield the answer with the same bytes on other PEs, then with each resource halved and doubled."""
     decision, size = answer.decision, answer.nbytes
-    winner = _collective(machine, decision.best, decision.nbytes, answer.pes)
+    winner = _collective(machine, decision.best, decision.nbytes, size, answer.pes)
     # Simulated again: the time of the winner does not wait for the analysis.
     todo: dict[tuple[str, ...], Point] = {}
     todo[()] = replace(winner, parameters=winner.parameters | {"why": True}, work=2 * winner.work)
@@ -441,18 +441,21 @@ def _tuner(machine: Machine, known: Iterable[str]) -> Tuner:
     return Tuner(machine, algorithms, simulate=collectives.simulator(machine), refine=0)
 
 
-def _collective(machine: Machine, candidate: Candidate, nbytes: int, pes: int) -> Point:
+def _collective(machine: Machine, candidate: Candidate, nbytes: int, call_bytes: int, pes: int) -> Point:
     own: dict[str, Any] = {"algorithm": candidate.algorithm, "n_slots": candidate.n_slots, "pes": pes}
     work = _SEND_S * case_of(machine, **own).work(nbytes)
-    return Point({}, machine, {}, {"what": "collective", "nbytes": nbytes, **own}, work)
+    return Point({}, machine, {}, {"what": "collective", "nbytes": nbytes, "call_bytes": call_bytes, **own}, work)
 
 
 def simulate_collective(
     machine: Machine, *, algorithm: str, nbytes: int, n_slots: int, slot_size: int | None = None, pes: int = 1,
-    why: bool = False,
+    call_bytes: int | None = None, why: bool = False,
 ) -> Row:  # fmt: skip
-    """Simulate a collective of `nbytes` on each of the first PEs of every SIP."""
-    planned = case_of(machine, algorithm=algorithm, nbytes=nbytes, n_slots=n_slots, slot_size=slot_size, pes=pes).plan
+    """Simulate a collective of `nbytes` on each of the first PEs of every SIP, by the protocol for `call_bytes`."""
+    planned = case_of(
+        machine, algorithm=algorithm, nbytes=nbytes, call_bytes=call_bytes, n_slots=n_slots, slot_size=slot_size,
+        pes=pes,
+    ).plan  # fmt: skip
     ran = collectives.run_collective(machine, planned, nbytes)
     start_ns = machine.config.system.host.fetch_ns("", collective=True) + planned.algorithm.sends_by.start_ns
     row: Row = {"latency_ns": ran.latency_ns, "launched_ns": start_ns + simulated_ns(ran.result)}
@@ -549,7 +552,7 @@ def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> dict[
     """Return simulations of the winner with each resource halved and doubled, where that is a valid machine."""
     decision, config = answer.decision, machine.config
     own: dict[str, Any] = {"algorithm": decision.algorithm, "n_slots": decision.n_slots, "pes": answer.pes}
-    used = case_of(machine, nbytes=decision.nbytes, **own).plan.algorithm
+    used = case_of(machine, nbytes=decision.nbytes, call_bytes=answer.nbytes, **own).plan.algorithm
     slots: dict[str, Any] = {"n_slots": used.n_slots, "slot_size": used.slot_size}
     # Twice as many large slots may leave no room in TCM for messages.
     tried = slots if (used.slot_size or 0) <= LARGEST_CHUNK else {}
@@ -564,7 +567,8 @@ def _changed(machine: Machine, answer: CollectiveChoice, host_s: float) -> dict[
         for name, field in _RESOURCES.items()
         if field in tried or (field not in slots and attrgetter(field)(config))
     }
-    fixed = {"algorithm": decision.algorithm, "nbytes": decision.nbytes, "pes": answer.pes, **slots}
+    sizes = {"nbytes": decision.nbytes, "call_bytes": answer.nbytes}
+    fixed = {"algorithm": decision.algorithm, **sizes, "pes": answer.pes, **slots}
     plan = sensitivity_plan(machine, simulate_collective, factors, fixed)
     return {
         tuple(x.shown.values()): replace(x, parameters={"what": "collective", **x.parameters}, work=host_s)

@@ -386,3 +386,14 @@ def test_where_pes_share_memory_the_answer_is_that_of_a_call():
     assert chosen.pes == machine.config.cube.pe.pe_ipcq.channels
     assert chosen.launched_ns > chosen.simulated_ns + 7000
     assert chosen.launched_ns == pytest.approx(found[0], rel=0.02)
+
+
+def test_the_bytes_of_a_call_choose_the_protocol_not_those_of_its_channels():
+    """24 channels hold 32 B more than 4 KiB and 1 MiB, up to which a protocol is used; the next one starts later."""
+    machine = kb.load("preset:a100_sxm_calibrated", {"system.sips.count": 2})
+    host, ipcq = machine.config.system.host, machine.config.cube.pe.pe_ipcq
+    small = kb.ccl.choose("4KiB", machine=machine, changes=False, progress=False)
+    start_ns = host.fetch_ns("", collective=True)
+    assert start_ns < small.launched_ns - small.simulated_ns < start_ns + ipcq.ll128.start_ns
+    large = kb.ccl.choose("1MiB", machine=machine, changes=False, progress=False)  # slots of the next have no room
+    assert large.launched_ns < start_ns + ipcq.simple.start_ns
