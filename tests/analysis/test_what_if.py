@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+import kernbench as kb
 from kernbench.analysis._transfer import TransferLeg, message_parts
 from kernbench.analysis._what_if._predictions import COVERED
 from kernbench.analysis._what_if._quantities import Quantities
@@ -202,6 +203,32 @@ def test_copies_that_share_a_link_flit_by_flit(gbs):
     override = f"system.pcie.bw_gbs={gbs}"
     result, exact = (RUNS["several PEs"](machine) for machine in (SMALL, SMALL.with_([override])))
     assert result.what_if(override).predicted_ns == pytest.approx(exact.latency_ns, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("size", "base", "field", "value"),
+    [
+        ((32, 256, 32), "cube.hbm.channel_bw_gbs=8", "cube.hbm.channel_bw_gbs", 32),  # the output waits for reads
+        ((128, 512, 32), "cube.pe.pe_gemm.clock_ghz=0.25", "cube.hbm.channel_bw_gbs", 8),  # reads wait for room
+        ((200, 130, 64), "cube.hbm.channel_bw_gbs=32", "cube.pe.pe_gemm.clock_ghz", 2),
+    ],
+)
+def test_the_stage_that_limits_a_product_may_change_without_tiles(size, base, field, value):
+    def product(a, b, out, m, k, n, *, tl):
+        x, y = tl.ref(a, shape=(m, k), dtype="f16"), tl.load(b, shape=(k, n), dtype="f16")
+        tl.composite("gemm", x, y, out)
+
+    def run(overrides):
+        (m, k, n), machine = size, SMALL.with_([base]).with_(overrides)
+        with kb.session(machine, log="operation") as torch:
+            shapes = (m, k), (k, n), (m, n)
+            tensors = [torch.empty(*shape, dtype=torch.float16, device="ahbm") for shape in shapes]
+            torch.launch("product", product, *tensors, m, k, n)
+        return torch.result
+
+    found = run({}).what_if({field: value})
+    exact = run({change.field: change.new for change in found.changes})
+    assert found.predicted_ns == pytest.approx(exact.latency_ns, rel=0.03)
 
 
 def test_messages_may_overtake():

@@ -477,31 +477,65 @@ class _Graph:
         last: dict[Any, int] = {}
         for command in sorted(found):
             stages = sorted(found[command], key=lambda x: TILE_STAGES.index(r.kinds[x.kind]))
-            before: tuple[int, int, StageWork, int] | None = None
-            for stage in stages:
-                kind = r.kinds[stage.kind]
-                if kind in STAGE_ENGINES:
-                    quantity, busy = self._engine(kind, command), float(stage.busy_ps)
-                else:
-                    quantity, busy = q.stream(stage.route, stage.nbytes)
-                begin, end = add(stage.start_ps), add(stage.end_ps)
-                edge(begin, end, (quantity, busy))
+            works = [self._work(command, stage) for stage in stages]
+            begins, ends = [add(stage.start_ps) for stage in stages], [add(stage.end_ps) for stage in stages]
+            for i, (stage, (quantity, busy)) in enumerate(zip(stages, works, strict=True)):
+                stalls = self._stalls(stages, works, i)
+                alone = ends[i]
+                if not i and stalls:
+                    alone_ps = stage.start_ps + int(busy)
+                    stalled_ps = max(stages[j].start_ps + ps + busy / stage.n for j, ps in stalls)
+                    # What neither explains delays the stage itself, unless it waited for room.
+                    alone = add(min(alone_ps, stage.end_ps) if stalled_ps >= alone_ps else stage.end_ps)
+                    edge(alone, ends[i])
+                edge(begins[i], alone, (quantity, busy))
+                for j, ps in stalls:
+                    edge(begins[j], ends[i], (works[j][0], ps), (quantity, busy / stage.n))
                 c = r.commands[command]
-                engine = (c.sip, c.cube, c.pe), kind
+                engine = (c.sip, c.cube, c.pe), r.kinds[stage.kind]
                 if engine in last:
-                    edge(last[engine], begin)
-                last[engine] = end
-                if before is None:
+                    edge(last[engine], begins[i])
+                last[engine] = ends[i]
+                if not i:
                     plan = (q.ns("cube.pe.pe_scheduler.tile_ns"), 1.0), (q.ns("cube.pe.pe_mmu.lookup_ns"), 1.0)
-                    edge(self.ready[command], begin, *plan)
+                    edge(self.ready[command], begins[i], *plan)
+                    continue
+                other, (of, work) = stages[i - 1], works[i - 1]
+                gap = stage.start_ps - other.start_ps
+                if stage.n < other.n:  # an output: behind all its tiles along k, at the pace of each stage in front
+                    edge(begins[i - 1], begins[i], (of, min(gap, work / stage.n)))
+                    for paced, ps in works[: i - 1]:
+                        first = (paced, ps * (1 / stage.n - 1 / other.n)), (of, work / other.n)
+                        edge(begins[i - 1], begins[i], *first)
+                    if stage.n == 1:
+                        edge(ends[i - 1], begins[i])
                 else:
-                    b, e, other, of = before
-                    edge(b, begin, (of, float(min(stage.start_ps - other.start_ps, other.busy_ps))))
-                    edge(e, end, (quantity, float(min(max(0, stage.end_ps - other.end_ps), stage.busy_ps))))
-                before = begin, end, stage, quantity
-            assert before is not None
+                    edge(begins[i - 1], begins[i], (of, float(min(gap, other.busy_ps))))
+                last_tile = min(max(0, stage.end_ps - other.end_ps), stage.busy_ps / stage.n)
+                edge(ends[i - 1], ends[i], (quantity, last_tile))
             if command in self.done:
-                edge(before[1], self.done[command])
+                edge(ends[-1], self.done[command])
+
+    def _work(self, command: int, stage: StageWork) -> Term:
+        kind = self.r.kinds[stage.kind]
+        if kind in STAGE_ENGINES:
+            return self._engine(kind, command), float(stage.busy_ps)
+        return self.q.stream(stage.route, stage.nbytes)
+
+    def _stalls(self, stages: Sequence[StageWork], works: Sequence[Term], i: int) -> list[tuple[int, float]]:
+        """Later stages whose tiles fill the buffers, with their work [ps] before the last tile of stage `i` begins.
+
+        A stage keeps a result for which there is no buffer, and the next one works on a tile.
+        """
+        tcm = self.r.spec["cube"]["pe"]["pe_tcm"]
+        found = []
+        for j in range(i + 1, len(stages)):
+            n, streamed = stages[j].n, self.r.kinds[stages[i].kind] == "dma_in"
+            room = tcm["buffers_per_operand"] + 1 if streamed else tcm["stage_buffers"] + 2
+            room += (tcm["stage_buffers"] + (1 if streamed else 2)) * (j - i - 1)
+            if stages[i].n >= n > room and self.r.kinds[stages[j].kind] in ("fetch", "gemm"):
+                found.append((j, works[j][1] * (n - room) / n))
+        return found
 
 
 def _events(causes: np.ndarray) -> list[tuple[list[int], int]]:
