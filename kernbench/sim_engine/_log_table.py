@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +19,17 @@ class LogTable:
     def __init__(self, width: int) -> None:
         self.width, self.place = width, 0
         self.last = np.empty(0, np.int64).data
-        self._blocks: list[np.ndarray] = []
-        self._left = self._rows = 0
+        self._blocks: list[Any] = []  # None: dropped
+        self._left = self._rows = self._dropped = 0
 
     def add(self) -> int:
         """Reserve a row; return its number."""
         if not self._left:
-            if self._rows + _ROWS << 3 > HELD:  # more than the numbers of causes can hold
+            held = self._rows - self._dropped * _ROWS
+            if held + _ROWS << 3 > HELD:  # more than the numbers of causes can hold
                 raise LimitError(
-                    f'the log holds {self._rows:,} rows of one kind, the most; run with log="operation" or "off"'
+                    f"the log holds {held:,} rows of one kind, the most; make the run smaller, or log less "
+                    '("operation" instead of "tile", "off" instead of "operation")'
                 )
             self.last = np.empty(_ROWS * self.width, np.int64).data
             self._blocks.append(np.asarray(self.last))
@@ -35,6 +38,12 @@ class LogTable:
         self.place += self.width
         self._rows += 1
         return self._rows - 1
+
+    def drop(self, number: int) -> None:
+        """Free the blocks of which all rows are before row `number`."""
+        while self._dropped < number // _ROWS:
+            self._blocks[self._dropped] = None
+            self._dropped += 1
 
     def place_of(self, number: int) -> int:
         """Return where a row begins in its block."""
@@ -45,7 +54,8 @@ class LogTable:
         at = number // _ROWS
         if at == len(self._blocks) - 1:
             return self.last
-        return self._blocks[at].data
+        rows: memoryview = self._blocks[at].data
+        return rows
 
     def rows(self) -> np.ndarray:
         """Return all rows so far."""

@@ -323,8 +323,10 @@ def dependencies(engine: GraphEngine) -> Dependencies:
                 links[path[at], path[at + 1]] = _times(graph, link)
                 links[path[at + 1], path[at]] = _times(graph, back)
     # Candidate causes of every row and of every transfer, two per number; transfers in flight start at -1.
-    causes, sent = log.rows.rows()[:, -2:], log.moves.rows()[:, -2:]
+    every = log.moves.rows()
+    causes, sent = log.rows.rows()[:, -2:], every[:, -2:]
     moves, steps, paths = log.moves.columns(TRANSFERS), log.steps.columns(STEPS), log.paths.columns(STAGE_PATHS)
+    moves["wait"] = every[:, 12]  # numbers of all waits, which may not fit into the column
     under_way = moves["start_ps"] < 0
     if under_way.any():
         number = np.where(under_way, -1, np.cumsum(~under_way) - 1)
@@ -333,7 +335,10 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         causes = _renumbered(causes, number)
         for table, columns in ((steps, ("cause", "more")), (paths, ("before",))):
             table |= {name: _renumbered(table[name], number) for name in columns}
-    waits, moves["wait"] = _kept(dict(zip(WAITS, log.waits.table.rows().T, strict=True)), moves["wait"])
+    kept, last = log.waits.kept.rows(), moves["wait"]
+    number, before, *others = kept[np.argsort(kept[:, 0])].T
+    waits = dict(zip(WAITS, (np.searchsorted(number, before), *others), strict=True))
+    moves["wait"] = np.where(last > 0, np.searchsorted(number, last), last).astype(TRANSFERS["wait"])
     waits["front"] = _numbers(moves["key"], waits["front"])
     waits["link"] = _link_numbers(engine)[waits["link"]]
     return Dependencies(
@@ -354,21 +359,6 @@ def dependencies(engine: GraphEngine) -> Dependencies:
         {name: waits[name].astype(dtype) for name, dtype in WAITS.items()},
         log.allocations.columns(ALLOCATIONS),
     )
-
-
-def _kept(waits: dict[str, np.ndarray], last: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Keep the waits that lead to the `last` ones; return them and `last`, renumbered."""
-    used = np.zeros(len(waits["ps"]), bool)
-    used[0] = True
-    at = last[last > 0]
-    while at.size:
-        used[at] = True
-        at = waits["before"][at]
-        at = np.unique(at[~used[at]])
-    number = np.cumsum(used) - 1
-    waits = {name: column[used] for name, column in waits.items()}
-    waits["before"] = number[waits["before"]]
-    return waits, np.where(last > 0, number[last], last).astype(last.dtype)
 
 
 def _numbers(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -85,5 +85,5 @@ def test_more_rows_than_causes_can_name_are_refused():
     assert log.row(0, 1, 0, 0, -1, 0, 0, -1) >> 3 == 8191 * 16384
     log = OpLog("tile")
     log.rows._rows = 8192 * 16384
-    with pytest.raises(LimitError, match=r"holds 134,217,728 rows of one kind, the most; run with log="):
+    with pytest.raises(LimitError, match=r"holds 134,217,728 rows of one kind, the most; make the run sma"):
         log.row(0, 1, 0, 0, -1, 0, 0, -1)

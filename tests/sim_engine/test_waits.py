@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernbench as kb
-from kernbench.analysis._records import CREDIT, MESSAGE, PART
+from kernbench.analysis._records import CREDIT, MESSAGE, PART, WAITS
 from kernbench.analysis._transfer import RouteBreakdown
+from kernbench.analysis.why import why
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.sim_engine._log_table import LogTable
+from kernbench.sim_engine._waits import Waits
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.studies.ccl import CclStudy
+from kernbench.studies.layers import LayersStudy
 from tests.analysis.paths import STEPS, program
 from tests.analysis.test_critical_path import overrides
 from tests.components.one_pe import engine_of, launch
@@ -23,8 +30,9 @@ kernels = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([0,
 CREDITS = {"cube.noc.router.flow": "credits", "cube.noc.router.overhead_ns": 1}
 
 
-def all_reduce(algorithm, changes=None, *, trace=False, log="operation"):
+def all_reduce(algorithm, changes=None, *, trace=False, log="operation", table=LogTable):
     engine = GraphEngine(kb.load("preset:six_sip_torus", overrides=changes or {}), log=log, trace=trace)
+    keep_in(engine, table)
     with RuntimeContext(engine) as torch:
         CclStudy().program(torch, algorithm=algorithm, elements=8192, cubes=2, pes=4)
     return engine
@@ -134,3 +142,111 @@ def test_waits_name_the_message_in_front():
 
 def test_without_a_log_nothing_is_kept():
     assert all_reduce("ring_allreduce_tcm", log="off").env.core.waits is None
+
+
+class Everything(LogTable):
+    """A table that drops nothing."""
+
+    def drop(self, number):
+        pass
+
+
+def product(n, table=LogTable):
+    """Return an engine, and how to multiply by rows on it, where all PEs read the same slices."""
+    engine = GraphEngine(kb.load("preset:default", overrides={"system.sips.count": 1}))
+    keep_in(engine, table)
+
+    def multiply():
+        with RuntimeContext(engine) as torch:
+            LayersStudy().program(torch, m=8, n=n, k=2048, placement="rows")
+
+    return engine, multiply
+
+
+def keep_in(engine, table):
+    engine.log.waits.table = table(len(WAITS))
+    engine.log.waits.add(0, -1, -1, 0)
+
+
+def assert_those_that_lead_to_ends(engine):
+    """Find the waits again from all rows, none of which is dropped."""
+    records, moves = engine.records(), engine.log.moves.rows()
+    ends, rows = moves[moves[:, 0] >= 0, 12].tolist(), engine.log.waits.table.rows().tolist()
+    used = {0}
+    for at in ends:
+        while at > 0:
+            used.add(at)
+            at = rows[at][0]
+    place = {number: i for i, number in enumerate(sorted(used))}
+    d, names = records.dependencies, {link.number: link.name for link in engine.network.links.values()}
+    key = d.transfers["key"]
+    assert d.transfers["wait"].tolist() == [place.get(at, -1) for at in ends]
+    assert d.waits["before"].tolist() == [place[rows[at][0]] for at in sorted(used)]
+    assert d.waits["ps"].tolist() == [rows[at][3] for at in sorted(used)]
+    logged = set(key.tolist())
+    for at in used - {0}:
+        i, (_, link, front, _) = place[at], rows[at]
+        assert records.links.names[d.waits["link"][i]] == names[link]
+        assert d.waits["front"][i] == -1 if front not in logged else key[d.waits["front"][i]] == front
+    return len(used)
+
+
+def test_the_records_have_the_waits_that_lead_to_ends():
+    engine = all_reduce(ALGORITHMS[0], table=Everything)
+    assert assert_those_that_lead_to_ends(engine) < engine.log.waits.table._rows
+
+
+def assert_same(records, expected):
+    arrays, those = records.dependencies.arrays(), expected.dependencies.arrays()
+    assert arrays.keys() == those.keys()
+    for name, array in arrays.items():
+        assert array.dtype == those[name].dtype
+        np.testing.assert_array_equal(array, those[name], name)
+
+
+def test_waits_that_lead_nowhere_are_dropped():
+    """Also in the middle of a run, whose records do not have messages in flight."""
+    (whole, multiply), (engine, again), found = product(256, Everything), product(256), []
+
+    def look(looked):
+        assert looked.log.waits.last
+        found.append(looked.records())
+
+    for each, of in ((whole, assert_those_that_lead_to_ends), (whole, look), (engine, look)):
+        each.env.core.call_at(15_000_000, of, each)
+    multiply()
+    again()
+    assert engine.log.waits.table._dropped
+    assert assert_those_that_lead_to_ends(whole) < 0.2 * engine.log.waits.table._rows
+    dropped, usual = engine.records(), whole.records()
+    assert_same(dropped, usual)
+    assert_same(*found)
+    assert repr(why(dropped)) == repr(why(usual))
+
+
+def test_a_message_in_flight_keeps_where_it_has_waited():
+    """Across several blocks of rows, the rest of which take memory only as long as it is in flight."""
+    waits, front = Waits(), 1 << 40
+
+    def others(n):
+        for key in range(2, n):
+            waits.follow(key)
+            waits.add(0, 1, front, 3)  # of an earlier flit
+            waits.forget(key)
+
+    waits.follow(1)
+    waits.landed(1, waits.add(0, 5, front, 70))
+    others(50_000)
+    last = waits.add(waits.of(1), 7, front, 90)
+    waits.landed(1, last)
+    assert waits.table._dropped == 0
+    assert waits.forget(1) == last == 50_000
+    tracemalloc.start()
+    try:
+        others(200_000)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert waits.table._dropped == 250_000 // 16_384
+    assert held < 2 * 16_384 * 32
+    assert waits.kept.rows().tolist() == [[0, 0, -1, -1, 0], [last, 1, 7, front, 90], [1, 0, 5, front, 70]]
