@@ -136,6 +136,8 @@ class Stream:
         """
         done = simpy.Event(self._engine.env)
         self._submitted += 1
+        if after.step is not None:  # the steps of several devices may begin together
+            self._engine.env.core.couple(1)
         task = None if self._races is None else self._races.submit(self, self._submitted, self._after)
 
         def finished(event: simpy.Event, keep: object = (start, keep)) -> None:

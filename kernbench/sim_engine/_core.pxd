@@ -29,6 +29,7 @@ cdef struct Place:  # of an entry in the calendar
 cdef struct Entry:
     Place place
     int kind
+    int lane
     int x  # two objects in `Core.objects`, by number
     int y
 
@@ -37,6 +38,12 @@ cdef struct Calendar:  # a binary heap
     Entry* at
     int n
     int room
+
+
+cdef struct Lane:  # entries that are processed apart; `now` and `latest` are set while another lane's are processed
+    Calendar calendar
+    int64_t now
+    Place latest
 
 
 cdef struct Taken:  # a link reserved by a train, and the state before
@@ -77,6 +84,7 @@ cdef class Link:
     cdef Claim claims
     cdef int64_t claim_number
     cdef int claim_k, backoff
+    cdef int lane, beyond  # of its ends
     cdef public bint merges
     cdef int64_t small_size, small_ps
     cdef readonly int64_t number, priority, base
@@ -126,7 +134,14 @@ cdef class Core:
     cdef public object running
     cdef public Waits waits
     cdef public bint live, credits
-    cdef Calendar calendar
+    cdef Lane* lanes
+    cdef int64_t* firsts  # time of each lane's first entry, but for the lane that is being processed
+    cdef Calendar* calendar
+    cdef int lane, n_lanes
+    cdef int64_t lookahead, base
+    cdef Place limit
+    cdef int coupled
+    cdef bint united
     cdef list objects
     cdef int* spare
     cdef int n_spare, room_spare
@@ -148,7 +163,12 @@ cdef class Core:
     cdef int keep(self, object x) except -1
     cdef object give(self, int i)
     cdef int push(self, int64_t t, int64_t priority, int64_t order, int kind, x, y) except -1
-    cdef int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1
+    cdef int enter(self, int lane) noexcept
+    cdef int unite(self) except -1
+    cdef int separate(self) except -1
+    cdef bint turn(self) except -1
+    cdef int outside(self) except -1
+    cdef int push_train(self, int lane, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1
     cdef int call(self, fn, arg) except -1
     cdef Train start(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each, int64_t a, int64_t d)
     cdef int64_t waited(self, Link link, int64_t key, int64_t wait, int64_t arrival, int64_t start) except? -1

@@ -36,6 +36,7 @@ from time import monotonic
 
 import numpy as np
 
+from kernbench.errors import StateError
 from kernbench.sim_engine._python_core import Hop
 from kernbench._units import ACK_BYTES, ns_to_ps
 
@@ -219,7 +220,7 @@ cdef class Link:
     before. `backoff` counts the trains that may not yet reserve it ahead.
     """
 
-    def __init__(self, str src, str dst, like, int64_t to, int64_t rank, int64_t extra_ps, hook, bint merges, times, int64_t flit_bytes, int64_t number):
+    def __init__(self, str src, str dst, like, int64_t to, int64_t rank, int64_t extra_ps, hook, bint merges, times, int64_t flit_bytes, int64_t number, tuple lanes):
         global hooked
         self.src, self.dst = src, dst
         _, _, self.bw_gbs, self.edge_ps, _, _, self.header_bytes = like
@@ -233,6 +234,7 @@ cdef class Link:
         self.small_size = -1
         self.last = self.served_key = self.served_wait = -1
         self.number = number
+        self.lane, self.beyond = lanes
 
     def __dealloc__(self):
         PyMem_Free(self.gaps)
@@ -419,6 +421,11 @@ cdef class Core:
     every service of a flit is kept. With `live`, links keep track of gaps ahead of the clock, for `busy_by`. `waits`
     records where messages waited. `running` is the program that runs now.
 
+    Entries of each SIP have a lane, and all others lane 0. Lanes take turns (`turn`), each up to `limit`: what happens in one
+    reaches another only over a link between them, `lookahead` later, and a SIP's state is in the cache during its turn. While
+    a SIP may affect another one without a message (`coupled`), the lanes are `united`: their entries are in one calendar, that
+    of lane 0. `base` is a time that every lane has reached (docs/decisions/0116).
+
     An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
     (see `_python_core`). `latest` is the last place of this instant that anything has reached: a flit without latency
     may still arrive at an earlier one.
@@ -427,21 +434,139 @@ cdef class Core:
     def __cinit__(self):
         self.number, self.objects = 1, []
         self.latest.t = self.latest.priority = self.latest.order = -1
+        self.split(1, LIMIT)
 
     def __dealloc__(self):
-        PyMem_Free(self.calendar.at)
+        cdef int i
+        for i in range(self.n_lanes):
+            PyMem_Free(self.lanes[i].calendar.at)
+        PyMem_Free(self.lanes)
+        PyMem_Free(self.firsts)
         PyMem_Free(self.spare)
         PyMem_Free(self.scratch.at)
 
+    def split(self, int lanes, int64_t lookahead_ps):
+        cdef int i
+        PyMem_Free(self.lanes)
+        PyMem_Free(self.firsts)
+        self.lanes = <Lane*>PyMem_Malloc(lanes * sizeof(Lane))
+        self.firsts = <int64_t*>PyMem_Malloc(lanes * sizeof(int64_t))
+        if self.lanes == NULL or self.firsts == NULL:
+            raise MemoryError()
+        for i in range(lanes):
+            self.lanes[i].calendar.at = NULL
+            self.lanes[i].calendar.n = self.lanes[i].calendar.room = 0
+        self.n_lanes, self.lookahead, self.united = lanes, lookahead_ps, True
+        self.calendar = &self.lanes[0].calendar
+        self.couple(0)
+
+    def couple(self, int more):
+        self.coupled += more
+        # Another limit makes `drain` call `turn`.
+        self.limit.t, self.limit.priority, self.limit.order = LIMIT if self.n_lanes == 1 else 0, -1, -1
+
+    cdef int outside(self) except -1:
+        """Unite the lanes for good, as a message begins outside of its own."""
+        cdef int i
+        for i in range(self.n_lanes):
+            if not self.united and i != self.lane and self.lanes[i].now > self.now:
+                raise StateError(
+                    f"a message begins at {self.now} ps, but SIPs have been simulated up to {self.lanes[i].now} ps; "
+                    "begin with a process (`engine.env.process`), which keeps SIPs together"
+                )
+        self.couple(1)
+        return 0
+
+    cdef int unite(self) except -1:
+        """Move the entries of all lanes to the first one."""
+        cdef int i, j
+        cdef Calendar* left
+        for i in range(1, self.n_lanes):
+            left = &self.lanes[i].calendar
+            for j in range(left.n):
+                insert(&self.lanes[0].calendar, &left.at[j])
+            left.n = 0
+        self.lane, self.calendar, self.united = 0, &self.lanes[0].calendar, True
+        return 0
+
+    cdef int separate(self) except -1:
+        """Move all entries to their lanes."""
+        cdef int i
+        cdef Calendar all_ = self.lanes[0].calendar
+        self.lanes[0].calendar.at, self.lanes[0].calendar.n, self.lanes[0].calendar.room = NULL, 0, 0
+        for i in range(all_.n):
+            insert(&self.lanes[all_.at[i].lane].calendar, &all_.at[i])
+        PyMem_Free(all_.at)
+        for i in range(self.n_lanes):
+            self.lanes[i].now, self.lanes[i].latest = self.now, self.latest
+            self.firsts[i] = self.lanes[i].calendar.at[0].place.t if self.lanes[i].calendar.n else LIMIT
+        self.lane, self.calendar, self.united = 0, &self.lanes[0].calendar, False
+        return 0
+
     def __len__(self):
-        return self.calendar.n
+        cdef int i, n = 0
+        for i in range(self.n_lanes):
+            n += self.lanes[i].calendar.n
+        return n
 
     def clear(self):
-        self.calendar.n = self.n_spare = 0
+        cdef int i
+        for i in range(self.n_lanes):
+            self.lanes[i].calendar.n, self.firsts[i] = 0, LIMIT
+        self.n_spare = 0
         self.objects.clear()
 
     def peek(self):
-        return self.calendar.at[0].place.t if self.calendar.n else float("inf")
+        cdef int64_t t = LIMIT
+        cdef int i
+        for i in range(self.n_lanes):
+            if self.lanes[i].calendar.n:
+                t = min(t, self.lanes[i].calendar.at[0].place.t)
+        return t if t < LIMIT else float("inf")
+
+    cdef int enter(self, int lane) noexcept:
+        """Continue with another lane, at its time."""
+        cdef Lane* left = &self.lanes[self.lane]
+        if not self.united:
+            left.now, left.latest = self.now, self.latest
+            self.firsts[self.lane] = left.calendar.at[0].place.t if left.calendar.n else LIMIT
+            self.calendar = &self.lanes[lane].calendar
+            self.now, self.latest = self.lanes[lane].now, self.lanes[lane].latest
+        self.lane = lane
+        return 0
+
+    cdef bint turn(self) except -1:
+        """Go to a lane with entries before the limit, which moves if there is none; return False if all are empty."""
+        cdef int i, n = self.n_lanes
+        cdef int64_t t = LIMIT
+        if n == 1:
+            return False
+        if self.coupled:
+            if not self.united:
+                self.unite()
+            self.limit.t = LIMIT
+            return self.calendar.n > 0
+        if self.united:
+            self.separate()
+        for i in range(self.lane + 1, n):
+            if self.firsts[i] < self.limit.t:
+                self.enter(i)
+                return True
+        self.enter(0)
+        for i in range(n):
+            t = min(t, self.firsts[i])
+        if t == LIMIT:  # the time of all is that of the last entry
+            for i in range(n):
+                self.now = max(self.now, self.lanes[i].now)
+            for i in range(n):
+                self.lanes[i].now = self.now
+            return False
+        self.base, self.limit.t, self.now = t, t + self.lookahead, max(self.now, t)
+        i = 0
+        while self.firsts[i] >= self.limit.t:
+            i += 1
+        self.enter(i)
+        return True
 
     cdef int keep(self, object x) except -1:
         """Store an object for an entry; return its number."""
@@ -474,19 +599,25 @@ cdef class Core:
         if t < self.now:
             raise ValueError(f"{t} ps has passed: it is {self.now} ps")
         entry.place.t, entry.place.priority, entry.place.order = t, priority, order
-        entry.kind = kind
+        entry.kind, entry.lane = kind, self.lane
         entry.x = self.keep(x)
         entry.y = self.keep(y) if y is not None else -1
-        return insert(&self.calendar, &entry)
+        if t < self.firsts[self.lane]:
+            self.firsts[self.lane] = t
+        return insert(self.calendar, &entry)
 
-    cdef inline int push_train(self, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1:
+    cdef inline int push_train(self, int lane, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1:
         """Push an entry with a number as its second object."""
         cdef Entry entry
         if t >= LIMIT or t < 0:
             raise _too_late(t)
         entry.place.t, entry.place.priority, entry.place.order = t, priority, order
-        entry.kind, entry.x, entry.y = kind, self.keep(x), y
-        return insert(&self.calendar, &entry)
+        entry.kind, entry.x, entry.y, entry.lane = kind, self.keep(x), y, lane
+        if self.united:
+            return insert(self.calendar, &entry)
+        if t < self.firsts[lane]:
+            self.firsts[lane] = t
+        return insert(&self.lanes[lane].calendar, &entry)
 
     cpdef call_at(self, int64_t t, fn, arg=None):
         self.scheduled += 1
@@ -521,7 +652,7 @@ cdef class Core:
         if until is not None and until.callbacks is None:
             return False
         try:
-            while self.calendar.n:
+            while (self.calendar.n and before(&self.calendar.at[0].place, &self.limit)) or self.turn():
                 if done == limit:
                     return True
                 if done % LOOK_EVERY == LOOK_EVERY - 1:
@@ -529,8 +660,10 @@ cdef class Core:
                     if monotonic() > deadline:
                         return True
                 done += 1
-                remove(&self.calendar, &entry)
+                remove(self.calendar, &entry)
                 self.now, self.phase = entry.place.t, entry.place.priority
+                if self.united:
+                    self.lane = entry.lane
                 x = self.give(entry.x)
                 if entry.kind == HOP:
                     self.hop(<Train>x, entry.y, entry.place.priority, entry.place.order)
@@ -571,6 +704,7 @@ cdef class Core:
             return False
         finally:
             self.events += done
+            self.enter(0)
 
     cdef inline int call(self, fn, arg) except -1:
         if isinstance(fn, Callee):
@@ -596,6 +730,8 @@ cdef class Core:
         cdef int64_t wait
         if count < 1 or size < 0:
             raise ValueError(f"cannot send {count} flits of {size} bytes")
+        if (<Link>links[0]).lane != self.lane and not self.coupled:
+            self.outside()
         if not self.singly(links):
             self.start(links, count, size, key, fn, arg, each, self.now, 0)
             return
@@ -768,7 +904,7 @@ cdef class Core:
             rest.before = train
         previous = <Link>rest.links[rest.k - 1]
         return self.push_train(
-            latest(rest.lines.at, rest.lines.n, 0), previous.priority, previous.base + number, ADVANCE, rest, -1
+            (<Link>rest.links[rest.k]).lane, latest(rest.lines.at, rest.lines.n, 0), previous.priority, previous.base + number, ADVANCE, rest, -1
         )
 
     cdef int64_t cut(self, Train train, int64_t keep) except -1:
@@ -937,17 +1073,19 @@ cdef class Core:
                 if train.each and link.memory is not None:
                     link.memory.comes(-1, link.base + number, train)
                 if train.fn is not None:
-                    self.push_train(tail, link.priority, link.base + number, END, train, -1)
+                    self.push_train(link.beyond, tail, link.priority, link.base + number, END, train, -1)
                 break
             k += 1
             previous, link = link, <Link>links[k]
+            if link.lane != self.lane and not self.united:
+                now = self.base
             if link.merges:
                 if now < head and not link.backoff and (size or link.lat):
                     if link.last < now:
                         continue
                     if link.claim_train is not None and link.claim_train.links[link.claim_k - 1] is previous:
                         continue
-                self.push_train(head, previous.priority, previous.base + number, ADVANCE, train, -1)
+                self.push_train(link.lane, head, previous.priority, previous.base + number, ADVANCE, train, -1)
                 k -= 1
                 break
         train.number = number
@@ -989,11 +1127,12 @@ cdef class Core:
                 if train.each and link.memory is not None:
                     link.memory.comes(t, order, train.arg)
                 if train.fn is not None:
-                    self.push_train(t, priority, order, LAND, train, -1)
+                    self.push_train(link.beyond, t, priority, order, LAND, train, -1)
                 break
             # Nothing can intervene before the next entry.
-            if (<Link>links[k]).merges and self.calendar.n and t >= self.calendar.at[0].place.t:
-                self.push_train(t, priority, order, HOP, train, k)
+            link = <Link>links[k]
+            if link.merges and (t >= self.limit.t or (self.calendar.n and t >= self.calendar.at[0].place.t)):
+                self.push_train(link.lane, t, priority, order, HOP, train, k)
                 break
         self.reservations += k - first
         return 0

@@ -15,6 +15,7 @@ import simpy
 from kernbench._units import ACK_BYTES
 from kernbench.analysis._records import NONE, READ, WRITE, CommandInfo, Communication, Operation
 from kernbench.policy.address.pe_mmu import PeMMU, Range, TranslationTable
+from kernbench.policy.address.phyaddr import sip_of
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Extent, Transaction
 from kernbench.topology import _naming as naming
@@ -310,6 +311,8 @@ class LaunchBroadcast(Broadcast):
         self._stamped_by = self._last_by = NONE
         row = LaunchRow(name, queues or "", protocol, sip, self.id, engine.operation, self.sent_ps, -1, -1, -1, -1)
         self._number = engine.launches.append(row)
+        if queues is not None:  # a message is complete for its sender when it arrives
+            engine.env.core.couple(1)
 
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         return LAUNCH_BYTES + ARGUMENT_BYTES * self._count
@@ -378,6 +381,8 @@ class LaunchBroadcast(Broadcast):
         self.engine.launches.note(self._number, self.target_start_ps, self.start_ps, self.done_ps, self.end_ps)
         self.log_row("launch", 0)
         self.engine.host_by = self.by
+        if self.queues is not None:
+            self.engine.env.core.couple(-1)
 
 
 class RangeMap(Broadcast):
@@ -390,6 +395,8 @@ class RangeMap(Broadcast):
         self.ranges, self.owner = ranges, owner
         # Most PEs, often all, receive the same ranges: sizes are cached by the set of distinct mappings.
         self._told = {id(mine): mine for mine in ranges.values()}
+        if any(sip_of(pa) != sip for mine in self._told.values() for _, _, pa in mine):
+            engine.env.core.couple(1)  # values in the memory of another SIP are read and written when requests end
         self._tellings: dict[int | None, set[int]] = {None: set(self._told)}
         for (cube, _), mine in ranges.items():
             self._tellings.setdefault(cube, set()).add(id(mine))

@@ -13,6 +13,7 @@ cdef class Network:
     cdef object _router
     cdef dict _first, _hooks, _kinds
     cdef tuple _names
+    cdef bint _split
     cpdef CRoute route(self, src, dst)
     @cython.locals(number=int64_t)
     cpdef CRoute back(self, CRoute route)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 from simpy.core import EmptySchedule
-from simpy.events import NORMAL, Event, Timeout
+from simpy.events import NORMAL, Event, Initialize, Timeout
 
 from kernbench._engine_selection import CORE, engine
 from kernbench._registry import COMPONENTS
@@ -39,6 +39,12 @@ _Hook = Callable[[int, int], int]
 _TRANSIT = ("router", "ucie", "switch", "pcie_ep", "io_noc", "sip_switch", "nic", "nic_switch")
 
 
+def _lane(node_id: str) -> int:
+    """Lane of a node: each SIP has one, and everything between SIPs, the host included, has lane 0."""
+    sip, _, rest = node_id.partition(".")
+    return int(sip[3:]) + 1 if sip[:3] == "sip" and rest else 0
+
+
 class Network:
     """The links and routes of one machine, created on first use."""
 
@@ -56,8 +62,15 @@ class Network:
             self.routers = RouterNetworks(core, graph, self.link)
             core.credits = True
         self._names: tuple[str, ...] = ()
+        self._split = False
         if trace:
             core.hops = []
+        elif graph.config.n_sips > 1 and not core.live and not graph.clocks:
+            crossing = [edge for edge in graph.trunk() if _lane(edge.src) != _lane(edge.dst)]
+            ahead_ps = min(edge.latency_ps + self._look_behind(graph.node(edge.dst))[0] for edge in crossing)
+            if ahead_ps > 0:
+                self._split = True
+                core.split(graph.config.n_sips + 1, ahead_ps)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +95,8 @@ class Network:
                 times = service_times(like.bw_gbs, like.header_bytes)
                 kind = self._kinds[id(like)] = self._router.merges(src, dst), times
             behind = self._look_behind(node)
-            link = Link(src, dst, like, node.index, rank, *behind, *kind, self.flit_bytes, len(self.links))
+            lanes = (_lane(src), _lane(dst)) if self._split else (0, 0)
+            link = Link(src, dst, like, node.index, rank, *behind, *kind, self.flit_bytes, len(self.links), lanes)
             self.links[src, dst] = link
         return link
 
@@ -212,6 +226,8 @@ class Clock(simpy.Environment):
         ps = int(delay)
         if ps != delay:
             raise ArgumentError(f"a delay of {delay!r}: the clock counts whole picoseconds; use round({delay!r})")
+        if isinstance(event, Initialize):  # a user's process, which may look at everything
+            self.core.couple(1)
         if isinstance(event, Timeout) and event.callbacks is not None:
             self.timeouts += 1
             event.callbacks.append(self._elapsed)

@@ -69,7 +69,7 @@ class Link:
     that processes every flit: it is FIFO, too, and its last flit so far leaves it at `behind`. `memory` is notified of
     every flit of a write. With credits, `legs` are the legs of the routes over it, by the identity of their links;
     `pending` flits wait in front of the network, and `arbiter` is notified when there are none. `served_key` and
-    `served_wait` are the message of the last flit so far and that flit's last wait.
+    `served_wait` are the message of the last flit so far and that flit's last wait. `lanes` are for the compiled core.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Link:
 
     def __init__(
         self, src: str, dst: str, like: Edge, to: int, rank: int, extra_ps: int, hook: _Hook | None, merges: bool,
-        times: ServiceTimes, flit_bytes: int, number: int,
+        times: ServiceTimes, flit_bytes: int, number: int, lanes: tuple[int, int],
     ) -> None:  # fmt: skip
         self.src, self.dst = src, dst
         _, _, self.bw_gbs, self.edge_ps, _, _, self.header_bytes = like
@@ -189,6 +189,12 @@ class Core:
     def peek(self) -> float:
         """Time of the next entry [ps], infinity if there is none."""
         return self._calendar[0][0] if self._calendar else float("inf")
+
+    def split(self, lanes: int, lookahead_ps: int) -> None:
+        """Process the entries of each lane apart, in windows of `lookahead_ps`: the compiled core's way to be quick."""
+
+    def couple(self, more: int) -> None:
+        """Add `more` to the number of causes for which lanes may affect each other without a message."""
 
     def clear(self) -> None:
         self._calendar.clear()

@@ -338,6 +338,7 @@ class GraphEngine:
     def ticks(self, every_ms: float = 50, until: simpy.Event | None = None) -> Iterator[Tick]:
         """Run (until `until`, or to the end), and yield the progress every `every_ms` of host time."""
         due = time.perf_counter() + every_ms / 1000
+        self.env.core.couple(1)  # a tick shows all SIPs at one time
         for _ in self._slices(until):
             if time.perf_counter() >= due:
                 yield self._tick(finished=False)

@@ -111,7 +111,9 @@ class Graph:
         self.sips = SipNetwork(config)
         self.w, self.h = config.sip.cube_mesh.w, config.sip.cube_mesh.h
         self._cube_nodes = {node.id: node for node in self._local_nodes()}
+        self._ports = {_local(naming.ucie(0, 0, *port)): port for port in self.layout.ports}
         self._sizes = config.n_sips, config.cubes_per_sip
+        self._places: dict[str, tuple[int, int, str]] = {}  # of the nodes of cubes so far: SIP, cube, local id
         self._io_nodes = 3 + self.h * config.cube.ucie.connections
         ucie = config.cube.ucie
         # Only its peer reaches a port from a side, so the crossing ranks before the local link.
@@ -135,13 +137,18 @@ class Graph:
         """Return the unique number of a node, independent of the order of creation."""
         return self.node(node_id).index
 
+    def trunk(self) -> Iterator[Edge]:
+        """Links that are in no cube."""
+        return (edge for links in self._trunk.values() for edge in links.values())
+
     def edge(self, src: str, dst: str) -> Edge:
         return Edge(src, dst, *self.like(src, dst)[2:])
 
     def like(self, src: str, dst: str) -> Edge:
         """Return a link equal to the one from `src` to `dst`, except for its ends."""
-        if src in self._trunk:
-            found = self._trunk[src].get(dst)
+        links = self._trunk.get(src)
+        if links is not None:
+            found = links.get(dst)
         else:
             _, cube, local = self._in_cube(src)
             n = len(src) - len(local)
@@ -170,12 +177,9 @@ class Graph:
 
     def _beyond(self, node_id: str) -> str | None:
         """Find the port across the cube's edge to which a UCIe port is connected; None for other nodes."""
-        place = naming.parse(node_id)
-        if place.side is None or place.conn is None:
-            return None
-        assert place.sip is not None
-        assert place.cube is not None
-        return self._peer(place.sip, place.cube, place.side, place.conn)
+        sip, cube, local = self._in_cube(node_id)
+        port = self._ports.get(local)
+        return None if port is None else self._peer(sip, cube, *port)
 
     def memory(self, sip: int, cube: int, number: int) -> str:
         """Node of HBM slice `number`, modulo their count: the slice, or the cache in front of it."""
@@ -198,6 +202,9 @@ class Graph:
 
     def _in_cube(self, node_id: str) -> tuple[int, int, str]:
         """Split the id of a cube's node into SIP, cube and local id; ArgumentError if the machine has no such node."""
+        found = self._places.get(node_id)
+        if found is not None:
+            return found
         sips, cubes = self._sizes
         found = naming.in_cube(node_id)
         if found is None or found[0] >= sips or found[1] >= cubes or found[2] not in self._cube_nodes:
@@ -209,6 +216,7 @@ class Graph:
                 f"no node {node_id} in this machine of {sips} SIPs x {cubes} cubes x {len(self.layout.pes)} PEs"
                 + (f"; nearest: {', '.join(near)}" if near else "")
             )
+        self._places[node_id] = found
         return found
 
     def _sip_index(self, sip: int) -> int:

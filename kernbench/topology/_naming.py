@@ -7,8 +7,8 @@ A node id is a path of the hierarchy: `sip0.cube5.pe3.pe_dma`. Kinds are the nod
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from kernbench.errors import ArgumentError
 
@@ -99,8 +99,7 @@ def pe_ipcq(sip: int, cube: int, pe: int) -> str:
     return f"sip{sip}.cube{cube}.pe{pe}.pe_ipcq"
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedId:
+class ParsedId(NamedTuple):
     """A parsed id: the kind, and the coordinates that apply (the others are None).
 
     `row` is the router's row, or the cube row of an IO chiplet's UCIe port. `pe` is also the number of a memory slice.
@@ -119,15 +118,13 @@ class ParsedId:
 _TRUNK = {HOST: ParsedId("host"), SWITCH: ParsedId("switch")}
 _NUMBER = r"(0|[1-9]\d*)"
 _BETWEEN_SIPS = re.compile(rf"net{_NUMBER}\.(sip_switch|nic|nic_switch)")
-_PATTERN = re.compile(
-    rf"sip(?P<sip>{_NUMBER})\."
-    r"(?:io\.(?:(?P<io>pcie_ep|io_cpu|noc)"
-    rf"|ucie_r(?P<shore>{_NUMBER})\.conn(?P<shore_conn>{_NUMBER}))"
-    rf"|cube(?P<cube>{_NUMBER})\.(?:(?P<single>m_cpu|sram)"
+_IO = re.compile(rf"sip{_NUMBER}\.io\.(?:(pcie_ep|io_cpu|noc)|ucie_r{_NUMBER}\.conn{_NUMBER})")
+_IN_CUBE = re.compile(
+    r"(?P<single>m_cpu|sram)"
     rf"|r(?P<row>{_NUMBER})c(?P<col>{_NUMBER})"
     rf"|ucie_(?P<side>[ewns])\.conn(?P<conn>{_NUMBER})"
     rf"|(?P<memory>hbm_ctrl|llc)\.(?:pe|mc)(?P<slice>{_NUMBER})"
-    rf"|pe(?P<pe>{_NUMBER})\.(?P<part>{'|'.join(PE_PARTS)})))"
+    rf"|pe(?P<pe>{_NUMBER})\.(?P<part>{'|'.join(PE_PARTS)})"
 )
 
 
@@ -140,36 +137,39 @@ def parse(node_id: str) -> ParsedId:
     """
     if node_id in _TRUNK:
         return _TRUNK[node_id]
+    place = in_cube(node_id)
+    local = _parse_local(place[2]) if place else None
+    if place and local:
+        return ParsedId(local.kind, place[0], place[1], local.pe, local.row, local.col, local.side, local.conn)
+    if io := _IO.fullmatch(node_id):
+        sip, kind, row, conn = io.groups()
+        if kind:
+            return ParsedId("io_noc" if kind == "noc" else kind, int(sip))
+        return ParsedId("ucie", int(sip), row=int(row), conn=int(conn))
     if between := _BETWEEN_SIPS.fullmatch(node_id):
         return ParsedId(between[2])
-    found = _PATTERN.fullmatch(node_id)
+    raise ArgumentError(
+        f"{node_id!r} is not a node id; ids read like {HOST}, {io_noc(0)}, {router(0, 5, 1, 4)}, "
+        f"{hbm(0, 5, 3)}, {pe_dma(0, 5, 3)}"
+    )
+
+
+@lru_cache(maxsize=1 << 12)
+def _parse_local(local: str) -> ParsedId | None:
+    """Parse what follows the cube in an id; None if that has the form of no node in a cube."""
+    found = _IN_CUBE.fullmatch(local)
     if found is None:
-        raise ArgumentError(
-            f"{node_id!r} is not a node id; ids read like {HOST}, {io_noc(0)}, {router(0, 5, 1, 4)}, "
-            f"{hbm(0, 5, 3)}, {pe_dma(0, 5, 3)}"
-        )
+        return None
     part = found.groupdict()
 
     def number(name: str) -> int | None:
         return None if part[name] is None else int(part[name])
 
-    at, cube_at = number("sip"), number("cube")
-    if part["io"]:
-        return ParsedId("io_noc" if part["io"] == "noc" else part["io"], at)
-    if part["shore"] is not None:
-        return ParsedId("ucie", at, row=number("shore"), conn=number("shore_conn"))
-    if part["single"]:
-        return ParsedId(part["single"], at, cube_at)
-    if part["row"] is not None:
-        return ParsedId("router", at, cube_at, row=number("row"), col=number("col"))
-    if part["side"]:
-        return ParsedId("ucie", at, cube_at, side=part["side"], conn=number("conn"))
-    if part["slice"] is not None:
-        return ParsedId(part["memory"], at, cube_at, number("slice"))
-    return ParsedId(part["part"], at, cube_at, number("pe"))
+    kind = part["single"] or part["memory"] or part["part"] or ("ucie" if part["side"] else "router")
+    pe = number("pe" if part["part"] else "slice")
+    return ParsedId(kind, None, None, pe, number("row"), number("col"), part["side"], number("conn"))
 
 
-@lru_cache(maxsize=1 << 12)
 def in_cube(node_id: str) -> tuple[int, int, str] | None:
     """Split the id of a cube's node into SIP, cube and the rest; None for other ids.
 

@@ -42,7 +42,7 @@ def all_reduce(algorithm: str, nbytes: int) -> tuple[float, float]:
     ("algorithm", "most"),
     [
         ("intercube_allreduce", {"core": 31, "definition": 216}),
-        ("ring_allreduce_tcm", {"core": 55, "definition": 289}),
+        ("ring_allreduce_tcm", {"core": 56, "definition": 289}),
     ],
 )
 def test_events_for_a_message(algorithm, most):

@@ -31,6 +31,11 @@ ADDRESS_BITS = _RACK_SHIFT + 6  # below the group of dies; virtual addresses beg
 _GROUP_SHIFT = ADDRESS_BITS + 1
 
 
+def sip_of(address: int) -> int:
+    """SIP of a physical address."""
+    return address >> _SIP_SHIFT & (1 << ADDRESS_BITS - _SIP_SHIFT) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """A range of a cube's resource window: `size` bytes for the cube, or for each of `pes` PEs from `first_pe` on."""
