@@ -54,9 +54,13 @@ def part_row(
 
 
 def _counters(machine: Machine, records: Records) -> Row:
-    """Return the counters of the first SIP: of the others, only collectives are simulated."""
+    """Return the counters of the first SIP: of the others, only collectives are simulated.
+
+    Links that leave it are its own, and those that reach it from a switch, a NIC or the host.
+    """
     links, own = records.links, "sip0."
-    kept = [i for i, name in enumerate(links.names) if name.startswith(own)]
+    ends = [name.split("->") for name in links.names]
+    kept = [i for i, (src, dst) in enumerate(ends) if src.startswith(own) or (dst.startswith(own) and src[:3] != "sip")]
     links = replace(links, names=tuple(links.names[i] for i in kept), nbytes=links.nbytes[kept])
     busy = {name: ps for name, ps in records.busy_by_component().items() if name.startswith(own)}
     return counters(machine.config, links, busy)
