@@ -59,8 +59,8 @@ class LogTable:
 
     def rows(self) -> np.ndarray:
         """Return all rows so far."""
-        every = np.concatenate([np.zeros(0, np.int64), *self._blocks])
-        return every[: self._rows * self.width].reshape(-1, self.width)
+        last = self.last[: self.place + self.width]  # the rest would take pages for nothing
+        return np.concatenate([*self._blocks[:-1], np.asarray(last, np.int64)]).reshape(-1, self.width)
 
     def columns(self, types: Mapping[str, type]) -> dict[str, np.ndarray]:
         """Return the first columns, with these names and types."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -175,3 +176,15 @@ def test_parts_are_made_when_they_are_used():
     assert small == {"cube0"}
     # The host's way in and out, and the two links each way between PE 0 and its slice.
     assert len(engine.network.links) < 40
+
+
+def test_records_take_the_memory_of_their_rows():
+    engine = messages(1)
+    rows = len(engine.records())
+    tracemalloc.start()
+    try:
+        assert len(engine.records()) == rows > 0
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 18  # a block of one table has 0.4 to 1.7 MB
