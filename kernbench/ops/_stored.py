@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from kernbench.policy.placement.dp import DPPolicy, resolve_dp_policy
 from kernbench.triton_emu._places import Affine, Pieces
 
 Span = tuple[int, int]  # start and size
+_X = TypeVar("_X")
 
 
 class Piece(NamedTuple):
@@ -29,18 +30,24 @@ class Piece(NamedTuple):
     column_step: int
     holders: tuple[int, ...]
 
-    def common(self, rows: Span, columns: Span) -> tuple[Span, Span] | None:
-        (top, m), (left, n) = rows, columns
-        (own_top, own_m), (own_left, own_n) = self.rows, self.columns
-        bottom, right = min(top + m, own_top + own_m), min(left + n, own_left + own_n)
-        top, left = max(top, own_top), max(left, own_left)
-        height, width = bottom - top, right - left
-        return ((top, height), (left, width)) if height > 0 and width > 0 else None
-
     def places(self, rows: Span, columns: Span) -> Affine:
         down, right = rows[0] - self.rows[0], columns[0] - self.columns[0]
         first = self.place + down * self.row_step + right * self.column_step
         return Affine(first, (rows[1], columns[1]), (self.row_step, self.column_step))
+
+
+def _kept(find: Callable[[Stored, Span, Span], _X]) -> Callable[[Stored, Span, Span], _X]:
+    """Keep what is found for each block: many PEs ask for the same ones."""
+
+    @wraps(find)
+    def found(self: Stored, rows: Span, columns: Span) -> _X:
+        key = find.__name__, rows, columns
+        if key not in self._found:
+            self._found[key] = find(self, rows, columns)
+        kept: _X = self._found[key]
+        return kept
+
+    return found
 
 
 @dataclass(frozen=True)
@@ -105,44 +112,42 @@ class Stored:
                 column += width
         return cls((matrices[0].shape[0], column), tuple(pieces))
 
+    @_kept
     def near(self, rows: Span, columns: Span) -> list[tuple[Piece, Span, Span]]:
-        """Pieces that overlap a block, each with its rows and columns in the block; cached."""
-        key = rows, columns
-        found = self._found.get(key)
-        if found is None:
-            at_rows, at_columns = self._spans
-            near = (at_rows[:, 0] < sum(rows)) & (at_rows.sum(axis=1) > rows[0])
-            near &= (at_columns[:, 0] < sum(columns)) & (at_columns.sum(axis=1) > columns[0])
-            pieces = [self.pieces[i] for i in np.flatnonzero(near)]
-            found = self._found[key] = [(x, *part) for x in pieces if (part := x.common(rows, columns))]
-        return found
+        """Pieces that overlap a block, each with its rows and columns in the block."""
+        return [(self.pieces[i], (a, m), (b, n)) for i, a, m, b, n in self._near(rows, columns).T.tolist()]
 
+    @_kept
+    def _near(self, rows: Span, columns: Span) -> np.ndarray:
+        """Numbers of the pieces that overlap a block, first row and height of each part, first column and width."""
+        (top, height), (left, width) = _common(self._spans[0], rows), _common(self._spans[1], columns)
+        near = np.flatnonzero((height > 0) & (width > 0))
+        return np.array([near, top[near], height[near], left[near], width[near]])
+
+    @_kept
     def first(self, rows: Span, columns: Span) -> int | None:
         """Place of the first element of a block that is consecutive in row-major order, else None."""
-        first = after = None
+        near, top, height, left, width = self._near(rows, columns)
         n = columns[1]
-        for piece, lines, part in self.near(rows, columns):
-            if part[1] < n or (piece.column_step != 1 and n > 1) or (piece.row_step != n and lines[1] > 1):
-                return None
-            place = piece.places(lines, part).first
-            if after is None:
-                first = place
-            elif place != after:
-                return None
-            after = place + lines[1] * n
-        return first
+        if not len(near) or (width < n).any():
+            return None
+        place, row_step, column_step = self._steps[:, near]
+        if ((column_step != 1) & (n > 1) | (row_step != n) & (height > 1)).any():
+            return None
+        first = place + (top - self._spans[0][near, 0]) * row_step + (left - self._spans[1][near, 0]) * column_step
+        return int(first[0]) if (first[1:] == first[:-1] + height[:-1] * n).all() else None
 
     def places(self, rows: Span, columns: Span) -> Affine | Pieces:
         near = self.near(rows, columns)
         parts = [((r[0] - rows[0], c[0] - columns[0]), piece.places(r, c)) for piece, r, c in near]
         return parts[0][1] if len(parts) == 1 else Pieces((rows[1], columns[1]), tuple(parts))
 
+    @_kept
     def widths(self, rows: Span, columns: Span) -> list[int]:
         """Widths of the shards that hold the columns of a block, in order."""
-        start, stop = columns[0], sum(columns)
-        near = self.near(rows, columns)
-        edges = {start, stop} | {x for piece, *_ in near for x in (piece.columns[0], sum(piece.columns))}
-        return [b - a for a, b in pairwise(sorted(x for x in edges if start <= x <= stop))]
+        *_, left, width = self._near(rows, columns)
+        edges = {columns[0], sum(columns)}.union(left.tolist(), (left + width).tolist())
+        return [b - a for a, b in pairwise(sorted(edges))]
 
     @cached_property
     def side_by_side_parts(self) -> tuple[tuple[Span, int, int], ...]:
@@ -159,10 +164,10 @@ class Stored:
 
     def is_by_rows(self, rows: Span, columns: Span) -> bool:
         """Whether the elements of each row of a block are consecutive."""
-        return all(piece.column_step == 1 for piece, *_ in self.near(rows, columns))
+        return bool((self._steps[2][self._near(rows, columns)[0]] == 1).all())
 
     @cached_property
-    def _found(self) -> dict[tuple[Span, Span], list[tuple[Piece, Span, Span]]]:
+    def _found(self) -> dict[tuple[str, Span, Span], Any]:
         return {}
 
     @cached_property
@@ -179,11 +184,18 @@ class Stored:
         return rows, columns
 
     @cached_property
-    def _holders(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which pieces have consecutive columns, which have a single holder, and the holders of the latter."""
-        by_rows = np.array([piece.column_step == 1 for piece in self.pieces], bool)
-        alone = np.array([len(piece.holders) == 1 for piece in self.pieces], bool)
-        return by_rows, alone, np.array([x.holders[0] for x in self.pieces if len(x.holders) == 1], np.int64)
+    def _steps(self) -> np.ndarray:
+        """Place of the first element of each piece, and its strides."""
+        return np.array([(x.place, x.row_step, x.column_step) for x in self.pieces], np.int64).reshape(-1, 3).T
+
+    @cached_property
+    def _holders(self) -> tuple[np.ndarray, ...]:
+        """Which pieces have consecutive columns, several holders, or one; those by holder, each with its first."""
+        by_rows = self._steps[2] == 1
+        several = np.array([i for i, piece in enumerate(self.pieces) if len(piece.holders) > 1], np.int64)
+        alone = sorted((piece.holders[0], i) for i, piece in enumerate(self.pieces) if len(piece.holders) == 1)
+        holders, begins = np.unique(np.array([pe for pe, _ in alone], np.int64), return_index=True)
+        return by_rows, several, np.array([i for _, i in alone], np.int64), holders, begins
 
     def held(
         self, pes: np.ndarray, rows: np.ndarray, columns: np.ndarray, config: MachineConfig, line: int
@@ -196,14 +208,18 @@ class Stored:
         """
         own_rows, own_columns = self._spans
         heights, widths = overlaps(rows, own_rows), overlaps(columns, own_columns)
-        by_rows, alone, holders = self._holders
+        by_rows, several, alone, holders, begins = self._holders
         short, whole = (np.where(by_rows, a, b) for a, b in ((widths, heights), (own_columns[:, 1], own_rows[:, 1])))
         common, n_pes = heights * widths, config.pes_per_sip
-        lines = common * np.where(short < whole, np.minimum(whole, line) / np.clip(short, 1, line), 1)
-        counted = np.stack([common, lines.astype(np.int64)])
+        counted = np.array([common, common])
+        in_part = (short < whole) & (common > 0)
+        if in_part.any():
+            lines = np.minimum(np.broadcast_to(whole, short.shape)[in_part], line) / np.clip(short[in_part], 1, line)
+            counted[1][in_part] = common[in_part] * lines
         out = np.zeros((2, len(rows), n_pes), np.int64)
-        np.add.at(out.transpose(2, 0, 1), holders, counted[:, :, alone].transpose(2, 0, 1))
-        for i in np.flatnonzero(~alone):
+        if len(holders):
+            out[:, :, holders] = np.add.reduceat(counted[:, :, alone], begins, axis=2)
+        for i in several:
             near = _nearest(self.pieces[i].holders, n_pes, config.pes_per_cube)[pes]
             out[:, np.arange(len(pes)), near] += counted[:, :, i]
         if line > 1:
@@ -242,6 +258,12 @@ def _inside(shape: tuple[int, int], strides: tuple[int, int], low: int, high: in
         for top, bottom in pairwise(edges)
         if bottom > top and last[top] > first[top]
     ]
+
+
+def _common(spans: np.ndarray, span: Span) -> tuple[np.ndarray, np.ndarray]:
+    """Return starts and sizes of the part of each of `spans` in `span`; a size of 0 or less is no part."""
+    low = np.maximum(spans[:, 0], span[0])
+    return low, np.minimum(spans.sum(axis=1), sum(span)) - low
 
 
 def _joined(parts: list[list[int]], part: list[int], joins: bool) -> None:

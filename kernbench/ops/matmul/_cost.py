@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from kernbench.analysis._roofline import matrix_ns, tile_count, tiled_for
 from kernbench.components.builtin.pe_scheduler import cuts
 from kernbench.config import MachineConfig
 from kernbench.ops._routes import launch_ns, routes_of
-from kernbench.ops._stored import Piece, Stored
+from kernbench.ops._stored import Piece, Span, Stored
 from kernbench.ops.matmul._placements import (
     BY_BLOCKS,
     PART_BYTES,
@@ -40,11 +41,13 @@ class ProductWork:
     limiter: str
 
 
-def _reads(config: MachineConfig, product: Product, task: Task) -> tuple[int, int]:
+def _reads(
+    config: MachineConfig, product: Product, task: Task, hull: tuple[Span, Span, Span], space: int
+) -> tuple[int, int]:
     """How often a task reads its part of A, and of B."""
-    (rows, _, depth), space = task.hull, room(config)
     if task.inner == "a":
         return len(task.columns), len(task.rows) if task.streamed else 1
+    rows, _, depth = hull
     too_large = rows[1] * depth[1] * product.itemsize > space
     if not task.is_composite:
         return len(task.columns) if too_large else 1, len(task.rows)
@@ -56,18 +59,22 @@ def _reads(config: MachineConfig, product: Product, task: Task) -> tuple[int, in
 
 def traffic(config: MachineConfig, product: Product, placement: PlacementLike) -> list[np.ndarray]:
     """Per launch, the bytes between each PE (row), as reader and writer, and each PE's memory (column)."""
-    return [reads + writes for reads, writes, _ in _moved(config, product, placement)]
+    own = tasks(config, product, placement)
+    return [reads + writes for reads, writes, _ in _moved(config, product, placement, own)]
 
 
-def _moved(config: MachineConfig, product: Product, placement: PlacementLike) -> list[np.ndarray]:
+def _moved(
+    config: MachineConfig, product: Product, placement: PlacementLike, every: Mapping[PeId, Sequence[Task]]
+) -> list[np.ndarray]:
     """Per launch, the bytes that each PE reads from each PE's memory, writes to it, and is served by it in bursts."""
     line = max(1, config.cube.hbm.burst_bytes // product.itemsize)
     n_pes, each = config.pes_per_sip, config.pes_per_cube
     moved, own = np.zeros((3, n_pes, n_pes), np.int64), np.eye(n_pes, dtype=np.int64)
-    found = [(cube * each + pe, x) for (cube, pe), own in tasks(config, product, placement).items() for x in own]
+    found = [(cube * each + pe, x) for (cube, pe), own in every.items() for x in own]
     numbers = np.array([number for number, _ in found])
-    rows, columns, depth = (np.array(x, np.int64) for x in zip(*(x.hull for _, x in found), strict=True))
-    times = np.array([_reads(config, product, x) for _, x in found])
+    hulls, space = [x.hull for _, x in found], room(config)
+    rows, columns, depth = np.array(hulls, np.int64).transpose(1, 0, 2)
+    times = np.array([_reads(config, product, x, hull, space) for (_, x), hull in zip(found, hulls, strict=True)])
     of_b = depth + np.array([(x.matrix * product.k, 0) for _, x in found])
     of_a = product.a.held(numbers, rows, depth, config, line)
     of_b = product.b.held(numbers, of_b, columns, config, line)
@@ -96,9 +103,9 @@ def _sums(config: MachineConfig, product: Product, placement: PlacementLike, lin
         moved = np.zeros((3, config.pes_per_sip, config.pes_per_sip), np.int64)
         own = [(cube * config.pes_per_cube + pe, x) for (cube, pe), parts in launch.items() for x in parts]
         numbers, counts = np.array([number for number, _ in own]), np.array([x.n for _, x in own])
-        for number, x in own:
-            for to in (0, 2):
-                np.add.at(moved[to, number], list(x.holders), x.n * PART_BYTES)
+        each, holders = [len(x.holders) for _, x in own], np.array([pe for _, x in own for pe in x.holders])
+        for to in (0, 2):
+            np.add.at(moved[to], (np.repeat(numbers, each), holders), np.repeat(counts, each) * PART_BYTES)
         is_last = i == len(launches) - 1
         if product.c is None or not is_last:  # each PE writes to its own memory
             for to in (1, 2):
@@ -116,27 +123,27 @@ def _sums(config: MachineConfig, product: Product, placement: PlacementLike, lin
 
 
 def _computed(
-    config: MachineConfig, product: Product, placement: PlacementLike
-) -> tuple[list[int], list[float], list[int]]:
+    config: MachineConfig, product: Product, every: Mapping[PeId, Sequence[Task]]
+) -> list[tuple[int, float, int]]:
     """Tiles, matrix-engine time [ns], and MACs of full tiles, of each PE that has any."""
-    tiles: list[int] = []
-    busy: list[float] = []
-    issued: list[int] = []
-    for own in tasks(config, product, placement).values():
-        blocks: Counter[tuple[int, int, int]] = Counter()
-        for x in own:
-            sizes = (Counter(size for _, size in each) for each in (x.rows, x.depth, x.columns))
-            for (m, a), (k, b), (n, c) in itertools.product(*(each.items() for each in sizes)):
-                blocks[m, k, n] += a * b * c
-        counts = [(i, *tile_count(config, block, product.dtype)) for block, i in blocks.items()]
-        tiles.append(sum(i * count for i, count, _ in counts))
-        issued.append(sum(i * macs for i, _, macs in counts))
-        busy.append(sum(i * matrix_ns(config, block, product.dtype) for block, i in blocks.items()))
-    return tiles, busy, issued
+    found: dict[object, tuple[int, float, int]] = {}  # by sizes: most PEs have equal blocks
+    computed = []
+    for own in every.values():
+        sizes = tuple([tuple([size for _, size in spans]) for x in own for spans in (x.rows, x.depth, x.columns)])
+        if sizes not in found:
+            blocks: Counter[tuple[int, int, int]] = Counter()
+            for at in range(0, len(sizes), 3):
+                for (m, a), (k, b), (n, c) in itertools.product(*(Counter(x).items() for x in sizes[at : at + 3])):
+                    blocks[m, k, n] += a * b * c
+            counts = [(i, *tile_count(config, block, product.dtype)) for block, i in blocks.items()]
+            ns = sum(i * matrix_ns(config, block, product.dtype) for block, i in blocks.items())
+            found[sizes] = sum(i * n for i, n, _ in counts), ns, sum(i * macs for i, _, macs in counts)
+        computed.append(found[sizes])
+    return computed
 
 
 def product_work(config: MachineConfig, product: Product, placement: PlacementLike) -> ProductWork:
-    tiles, busy, issued = _computed(config, product, placement)
+    tiles, busy, issued = zip(*_computed(config, product, tasks(config, product, placement)), strict=True)
     moved = np.sum(traffic(config, product, placement), axis=0)
     remote = moved.sum(axis=1) - moved.diagonal()
     bounds = {
@@ -165,12 +172,12 @@ def estimate(machine: Machine, product: Product, placement: PlacementLike) -> tu
     if placement == BY_BLOCKS and product.fits_blocks(config):
         found = product.blocks(config)
         return found.estimate_ns + launch_ns(machine, False) + product.host_ns, found.limiter
-    busiest_ns = max(_computed(config, product, placement)[1])
     own = tasks(config, product, placement)
+    busiest_ns = max(ns for _, ns, _ in _computed(config, product, own))
     blocks = min(len(x.rows) * len(x.columns) * len(x.depth) for each in own.values() for x in each)
     streamed = all(x.streamed for each in own.values() for x in each)
     parts: dict[str, float] = defaultdict(float)
-    for reads, writes, served in _moved(config, product, placement):
+    for reads, writes, served in _moved(config, product, placement, own):
         ns, resource = routes.busiest(reads + writes, served)
         parts["matrix engine" if busiest_ns and busiest_ns >= ns else resource] += max(ns, busiest_ns)
         if not streamed:  # the first block is loaded before it is multiplied

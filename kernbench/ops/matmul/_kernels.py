@@ -151,8 +151,9 @@ def grouped(
         (row, height), columns = cut(placement, max(0, end(group) - first), product.n, part, parts)
         if height and columns[1]:
             own = replace(product, m=height)
-            task = task_of(config, own, placement, pe, group, (first + row, height), columns, None)
-            multiply(a, b, out, None, product, task, room(config), tl)
+            span, space = (first + row, height), room(config)
+            task = task_of(config, own, placement, pe, group, span, columns, None, space)
+            multiply(a, b, out, None, product, task, space, tl)
 
 
 def _bias(pointer: Pointer, product: Product, rows: Span, columns: Span, tl: TLContext) -> Tile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple, TypeVar, get_args
 
@@ -110,7 +110,7 @@ class Product:
         row = self.bias is None or (self.bias.shape[0] == 1 and self.bias.first((0, 1), (0, self.n)) is not None)
         return row and self.alpha == 1 and (self.bias is None or self.beta == 1)
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         return as_dtype(self.dtype).itemsize
 
@@ -198,18 +198,18 @@ def column_blocks(widths: Sequence[int], fits: int, scattered: bool) -> list[Spa
 
 @lru_cache(maxsize=64)
 def tasks(config: MachineConfig, product: Product, placement: PlacementLike) -> dict[PeId, list[Task]]:
-    pes = config.pes_per_cube
+    pes, space = config.pes_per_cube, room(config)
     found: dict[PeId, list[Task]] = defaultdict(list)
     if placement in SPLITS:
         for x in _splits(config, product, placement):
-            found[divmod(x.pe, pes)] = [_part_of_sum(config, product, x, i) for i in range(product.batch)]
+            found[divmod(x.pe, pes)] = [_part_of_sum(config, product, x, i, space) for i in range(product.batch)]
         return found
     if placement == BY_BLOCKS and product.fits_blocks(config):
         for i, task in enumerate(_tasks_of_blocks(config, product)):
             found[divmod(i % config.pes_per_sip, pes)].append(task)
         return found
     for pe, matrix, rows, columns, place in _blocks(config, product, placement):
-        found[pe].append(task_of(config, product, placement, pe, matrix, rows, columns, place))
+        found[pe].append(task_of(config, product, placement, pe, matrix, rows, columns, place, space))
     return found
 
 
@@ -294,11 +294,11 @@ def split_columns(config: MachineConfig, product: Product, placement: PlacementL
     return product.n if placement == SPLIT_K else chunk(product.n, config.cubes_per_sip, 0)[1]
 
 
-def _part_of_sum(config: MachineConfig, product: Product, split: Split, matrix: int) -> Task:
+def _part_of_sum(config: MachineConfig, product: Product, split: Split, matrix: int, space: int) -> Task:
     _, depth, columns, place = split
     rows, (_, width) = (matrix * product.m, product.m), columns
     place += matrix * product.m * width
-    fits = fitting(depth[1], product.itemsize, room(config))
+    fits = fitting(depth[1], product.itemsize, space)
     # Programs begin with different blocks, so that they read from different PEs.
     cube, pe = divmod(split.pe, config.pes_per_cube)
     if width <= fits and product.a.first(rows, depth) is None:  # B is kept in TCM
@@ -384,13 +384,13 @@ def _in_flight(
 
 def task_of(
     config: MachineConfig, product: Product, placement: PlacementLike, pe: PeId, matrix: int, rows: Span, columns: Span,
-    place: int | None,
+    place: int | None, space: int,
 ) -> Task:  # fmt: skip
-    """`place` is that of the first element if C is not stored."""
+    """`place` is that of the first element if C is not stored; `space`, the bytes of TCM for an operand."""
     a, b, c, whole = product.a, product.b, product.c, (0, product.k)
     of_b = matrix * product.k, product.k
     widths = b.widths(of_b, columns)
-    fits = fitting(max(1, product.k), product.itemsize, room(config))
+    fits = fitting(max(1, product.k), product.itemsize, space)
     blocks = column_blocks(widths, fits, b.first(of_b, (columns[0], widths[0])) is None)
     if c is not None or not product.is_plain:
         is_whole = len(blocks) == 1 and product.is_plain and product.k
@@ -398,7 +398,7 @@ def task_of(
     depth: tuple[Span, ...] = (whole,)
     if place is None:
         depth = _steps(whole, DEPTH) or (whole,)
-        fits = fitting(min(DEPTH, max(1, product.k)), product.itemsize, room(config))
+        fits = fitting(min(DEPTH, max(1, product.k)), product.itemsize, space)
         blocks = column_blocks(widths, min(fits, NARROW), True)
     elif (
         product.k and product.is_plain and product.m <= SKINNY and columns[1] <= fits
