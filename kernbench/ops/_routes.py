@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
@@ -12,32 +13,24 @@ from kernbench.config import MachineConfig
 from kernbench.policy._routing import reverse, router_of
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
+from kernbench.topology._graph import Graph
 from kernbench.topology.builder import Machine
 
 
 class Routes:
-    def __init__(self, machine: Machine) -> None:
-        config, graph, router = machine.config, machine.graph, router_of(machine.graph)
+    def __init__(self, graph: Graph) -> None:
+        config, router = graph.config, router_of(graph)
         places = [divmod(i, config.pes_per_cube) for i in range(config.pes_per_sip)]
         memories: dict[str, int] = {}
         self._memory_of = np.array([memories.setdefault(graph.memory(0, *place), len(memories)) for place in places])
-        number: dict[tuple[str, str], int] = {}
-        # For each PE and memory, the links of the request and those of the data.
-        asking: tuple[list[int], list[int]] = ([], [])
-        carrying: tuple[list[int], list[int]] = ([], [])
-        for i, reader in enumerate(places):
-            for memory, j in memories.items():
-                path = router.path(naming.pe_dma(0, *reader), memory)
-                for route, (pairs, links) in ((path, asking), (reverse(path), carrying)):
-                    used = [number.setdefault(link, len(number)) for link in pairwise(route)]
-                    pairs += [i * len(memories) + j] * len(used)
-                    links += used
-        edges = [graph.edge(*link) for link in number]
-        latency_ps = np.array([edge.latency_ps for edge in edges])
-        one_way = np.bincount(asking[0], weights=latency_ps[asking[1]], minlength=len(places) * len(memories))
-        self._pairs, self._links = map(np.array, carrying)
-        self._names = [f"{src}->{dst}" for src, dst in number]
-        self._bw_gbs = np.array([edge.bw_gbs for edge in edges])
+        pairs, by_pair, names = _links_of_data(graph, places, list(memories))
+        latency_ps = np.array([graph.edge(src, dst).latency_ps for dst, src in names])  # the way of the request
+        one_way = np.bincount(pairs, weights=latency_ps[by_pair], minlength=len(places) * len(memories))
+        by_link = np.argsort(by_pair, kind="stable")
+        self._pairs = pairs[by_link]
+        self._begins = np.searchsorted(by_pair[by_link], np.arange(len(names)))
+        self._names = [f"{src}->{dst}" for src, dst in names]
+        self._bw_gbs = np.array([graph.edge(*link).bw_gbs for link in names])
         hbm = config.cube.hbm
         there_and_back = 2 * one_way.reshape(len(places), -1)[:, self._memory_of] / 1000
         self.outstanding_reads = router.outstanding_reads
@@ -54,7 +47,7 @@ class Routes:
             held = np.bincount(self._memory_of) / len(self._memory_of)
             nbytes, served_bytes = nbytes.sum(axis=1, keepdims=True) * held, served_bytes / len(self._memory_of)
             served_bytes = np.broadcast_to(served_bytes.sum(axis=1, keepdims=True), served_bytes.shape)
-        carried = np.bincount(self._links, weights=nbytes.reshape(-1)[self._pairs], minlength=len(self._names))
+        carried = np.add.reduceat(nbytes.reshape(-1)[self._pairs], self._begins)
         ns = carried / self._bw_gbs
         link, served = int(ns.argmax()), float(served_bytes.sum(axis=0).max() / self._slice_gbs)
         if served >= ns[link]:
@@ -66,9 +59,48 @@ class Routes:
         return float(((nbytes > 0) * self._latency_ns).sum(axis=1).max())
 
 
-@lru_cache(maxsize=4)
+def _links_of_data(
+    graph: Graph, readers: Sequence[tuple[int, int]], memories: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray, list[tuple[str, str]]]:
+    """Links that data take from each memory to each reader: pair and number of each, and the ids of those numbered.
+
+    Paths between cubes as far apart are alike: numbers of nodes differ by those of the cubes in between.
+    """
+    router = router_of(graph)
+    cube = graph.index(naming.pe_dma(0, 1, 0)) - graph.index(naming.pe_dma(0, 0, 0)) if graph.w * graph.h > 1 else 0
+    many = 1 << 31  # more than the numbers of nodes
+    alike: dict[object, np.ndarray] = {}
+    ways = []
+
+    def nodes(pair: int) -> tuple[str, ...]:
+        reader, memory = divmod(pair, len(memories))
+        return reverse(router.path(naming.pe_dma(0, *readers[reader]), memories[memory]))
+
+    held = [(*divmod(at, graph.w), local) for _, at, local in map(graph.place, memories)]
+    for number, (own, pe) in enumerate(readers):
+        row, column = divmod(own, graph.w)
+        for j, (to_row, to_column, local) in enumerate(held):
+            key = pe, local, to_row - row, to_column - column
+            if key not in alike:
+                found = np.array([graph.index(node) for node in nodes(number * len(held) + j)]) - own * cube
+                alike[key] = found[:-1] * many + found[1:]
+            ways.append(alike[key] + own * cube * (many + 1))
+    ends = np.cumsum([0, *map(len, ways)])
+    _, first, found = np.unique(np.concatenate(ways), return_index=True, return_inverse=True)
+    pairs = np.repeat(np.arange(len(ways)), np.diff(ends))
+    order = np.argsort(first)
+    paths = [nodes(int(pair)) for pair in pairs[first[order]]]
+    at = first[order] - ends[pairs[first[order]]]
+    return pairs, np.argsort(order)[found], [(path[i], path[i + 1]) for path, i in zip(paths, at, strict=True)]
+
+
 def routes_of(machine: Machine) -> Routes:
-    return Routes(machine)
+    return _routes_of(machine.graph)
+
+
+@lru_cache(maxsize=4)
+def _routes_of(graph: Graph) -> Routes:
+    return Routes(graph)
 
 
 @lru_cache(maxsize=4)

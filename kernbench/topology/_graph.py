@@ -127,7 +127,7 @@ class Graph:
     def node(self, node_id: str) -> Node:
         node = self._nodes.get(node_id)
         if node is None:
-            sip, cube, local = self._in_cube(node_id)
+            sip, cube, local = self.place(node_id)
             like = self._cube_nodes[local]
             index = self._sip_index(sip) + self._io_nodes + cube * len(self._cube_nodes) + like.index
             node = self._nodes[node_id] = Node(node_id, like.kind, like.impl, like.overhead_ps, like.pos_mm, index)
@@ -150,7 +150,7 @@ class Graph:
         if links is not None:
             found = links.get(dst)
         else:
-            _, cube, local = self._in_cube(src)
+            _, cube, local = self.place(src)
             n = len(src) - len(local)
             like = self._links(cube)[local].get(dst[n:]) if dst[:n] == src[:n] else None
             found = self._crossing if like is None and dst == self._beyond(src) else like
@@ -167,7 +167,7 @@ class Graph:
         if node_id in self._trunk:
             yield from self._trunk[node_id].values()
             return
-        sip, cube, local = self._in_cube(node_id)
+        sip, cube, local = self.place(node_id)
         prefix = naming.cube(sip, cube) + "."
         for edge in self._links(cube)[local].values():
             yield Edge(node_id, prefix + edge.dst, *edge[2:])
@@ -177,7 +177,7 @@ class Graph:
 
     def _beyond(self, node_id: str) -> str | None:
         """Find the port across the cube's edge to which a UCIe port is connected; None for other nodes."""
-        sip, cube, local = self._in_cube(node_id)
+        sip, cube, local = self.place(node_id)
         port = self._ports.get(local)
         return None if port is None else self._peer(sip, cube, *port)
 
@@ -200,7 +200,7 @@ class Graph:
     def edges(self) -> Iterator[Edge]:
         return (edge for node in self.nodes() for edge in self.out(node.id))
 
-    def _in_cube(self, node_id: str) -> tuple[int, int, str]:
+    def place(self, node_id: str) -> tuple[int, int, str]:
         """Split the id of a cube's node into SIP, cube and local id; ArgumentError if the machine has no such node."""
         found = self._places.get(node_id)
         if found is not None:

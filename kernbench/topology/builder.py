@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -66,7 +66,7 @@ class Machine:
     @cached_property
     def graph(self) -> Graph:
         """Nodes and links."""
-        return Graph(self.config)
+        return _graph_of(self.config)
 
     def import_components(self) -> None:
         """Import the user's own components; a ConfigError names file and key of those that cannot be imported."""
@@ -104,6 +104,12 @@ class Machine:
 
     def _repr_html_(self) -> str:
         return html_of("machine", self)
+
+
+@lru_cache(maxsize=4)
+def _graph_of(config: MachineConfig) -> Graph:
+    """Share the graph of equal machines, and with it what is derived from it."""
+    return Graph(config)
 
 
 def resolve_topology(

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 
 from kernbench.errors import ConfigError, KernbenchError
 from kernbench.topology import _naming as naming
+from kernbench.topology._graph import Graph
 from kernbench.topology.builder import Machine, resolve_topology
 from tests.topology.machines import default, machines
 
@@ -90,7 +91,7 @@ def test_order_of_creation_changes_nothing():
 
 
 def test_a_node_of_a_cube_is_made_when_it_is_asked_for():
-    graph = default().graph
+    graph = Graph(default().config)
     trunk = 2 + 2 * 19
     assert len(graph._nodes) == trunk
     graph.edge("sip1.cube7.m_cpu", "sip1.cube7.r0c2")
