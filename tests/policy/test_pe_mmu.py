@@ -93,3 +93,26 @@ def test_pieces_are_the_bytes_that_a_table_gives(gaps_and_sizes, data):
             mmu.translate(at, nbytes)
     else:
         assert [pa + k for pa, size in mmu.translate(at, nbytes) for k in range(size)] == wanted
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 20)), min_size=2, max_size=16), st.data())
+def test_ranges_that_are_mapped_together_are_where_each_is(gaps_and_sizes, data):
+    ranges, at = [], 0
+    for i, (gap, size) in enumerate(gaps_and_sizes):
+        at += gap
+        ranges.append((at, size, 1000 * i))
+        at += size
+    owners = data.draw(st.lists(st.sampled_from("ab"), min_size=len(ranges), max_size=len(ranges)))
+    mmu, expected = PeMMU("pe"), PeMMU("pe")
+    for owner in "ab":
+        mine = [one for one, of in zip(ranges, owners, strict=True) if of == owner]
+        mmu.map_all(data.draw(st.permutations(mine)), owner, {})
+    for one, owner in zip(ranges, owners, strict=True):
+        expected.map(*one, owner)
+    for va in range(at):
+        assert mmu.range_of(va) == expected.range_of(va)
+        assert mmu.owner(va) == expected.owner(va)
+    va, size, _ = data.draw(st.sampled_from(ranges))
+    with pytest.raises(AllocationError, match=rf"'c' \[{va + size - 1:#x}, .* overlaps '[ab]'"):
+        mmu.map_all([(at, 5, 0), (va + size - 1, 1, 0)], "c", {})
+    assert len(mmu) == len(ranges)

@@ -31,6 +31,7 @@ class TranslationTable:
 
 
 _EMPTY = TranslationTable()
+_NO_END = 1 << 64
 
 
 class PeMMU:
@@ -60,28 +61,36 @@ class PeMMU:
         """Map ranges (va, nbytes, pa) as `map`; `made` caches derived tables for the next PE with the same update."""
         new = made.get(self._table)
         if new is None:
-            new = self._table.copy()
-            for one in ranges:
-                self._insert(new, *one, owner)
-            made[self._table] = new
+            new = made[self._table] = self._with(sorted(ranges), owner)
         self._table = new
 
-    def _insert(self, table: TranslationTable, va: int, nbytes: int, pa: int, owner: str) -> None:
-        if nbytes <= 0:
-            raise AllocationError(f"{self.name}: cannot map {nbytes} B of {owner!r} at {va:#x}; expected at least 1 B")
-        i = len(table.starts)
-        if i and va < table.ends[-1]:
-            i = bisect_left(table.starts, va)
-            for at in (i - 1, i):
-                if 0 <= at < len(table.starts) and va < table.ends[at] and table.starts[at] < va + nbytes:
+    def _with(self, ranges: list[Range], owner: str) -> TranslationTable:
+        """Return the table with `ranges`, in order; those between the same two neighbours are inserted together."""
+        table = self._table.copy()
+        while ranges:
+            i, n = bisect_left(table.starts, ranges[0][0]), 0
+            end = table.ends[i - 1] if i else 0
+            behind = table.starts[i] if i < len(table.starts) else _NO_END
+            for va, nbytes, _ in ranges:
+                if nbytes <= 0:
                     raise AllocationError(
-                        f"{self.name}: {owner!r} {_span(va, va + nbytes)} overlaps {table.range(at)}, which is mapped; "
-                        "unmap it first"
+                        f"{self.name}: cannot map {nbytes} B of {owner!r} at {va:#x}; expected at least 1 B"
                     )
-        table.starts.insert(i, va)
-        table.ends.insert(i, va + nbytes)
-        table.pas.insert(i, pa)
-        table.owners.insert(i, owner)
+                if not end <= va <= behind - nbytes:
+                    break
+                end = va + nbytes
+                n += 1
+            if not n:
+                raise AllocationError(
+                    f"{self.name}: {owner!r} {_span(va, va + nbytes)} overlaps {table.range(i - (va < end))}, which is "
+                    "mapped; unmap it first"
+                )
+            table.starts[i:i] = [va for va, _, _ in ranges[:n]]
+            table.ends[i:i] = [va + nbytes for va, nbytes, _ in ranges[:n]]
+            table.pas[i:i] = [pa for _, _, pa in ranges[:n]]
+            table.owners[i:i] = [owner] * n
+            ranges = ranges[n:]
+        return table
 
     def unmap(self, va: int, nbytes: int, made: dict[TranslationTable, TranslationTable] | None = None) -> None:
         """Unmap all ranges within `va` .. `va + nbytes`; AllocationError if there is none, or one crosses an end."""
