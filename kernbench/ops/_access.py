@@ -17,7 +17,7 @@ from kernbench.triton_emu.tl_context import TLContext
 
 BLOCK = 4096  # elements of a tile
 
-_Places = np.ndarray | Affine
+_Places = np.ndarray | Affine | Pieces
 
 
 def load_places(pointer: Pointer, places: _Places, tl: TLContext) -> Tile:
@@ -42,9 +42,16 @@ def block_of(pointer: Pointer, first: int, places: Affine | Pieces, tl: TLContex
 
 
 def _start(places: _Places) -> int | None:
-    if isinstance(places, Affine):
-        runs = places.runs() if places.ascend else None
-        return places.first if runs is not None and len(runs) == 1 else None
-    flat = places.reshape(-1)
-    follow = int(flat[-1]) - int(flat[0]) == flat.size - 1 and bool((np.diff(flat) == 1).all())
-    return int(flat[0]) if follow else None
+    """First of places that are consecutive, in order; else None."""
+    if isinstance(places, np.ndarray):
+        flat = places.reshape(-1)
+        follow = int(flat[-1]) - int(flat[0]) == flat.size - 1 and bool((np.diff(flat) == 1).all())
+        return int(flat[0]) if follow else None
+    parts = [places] if isinstance(places, Affine) else [part for _, part in places.parts]
+    end = parts[0].first
+    for part in parts:
+        runs = part.runs() if part.ascend and part.first == end else None
+        if runs is None or len(runs) > 1:
+            return None
+        end += runs[0][1]
+    return parts[0].first

@@ -12,12 +12,15 @@ from kernbench.ops._access import BLOCK, load_places, store_places
 from kernbench.ops._stored import Piece, Stored
 from kernbench.topology._naming import PeId
 from kernbench.triton_emu._handles import Pointer
+from kernbench.triton_emu._places import Affine, Pieces
 from kernbench.triton_emu.tl_context import TLContext
 
 _TOGETHER = 16  # pieces of a matrix read at a time (chosen)
 _ELEMENTS = 1 << 18  # elements of a matrix at a time (chosen)
 
-_Move = tuple[int, np.ndarray, np.ndarray]  # index of the source, places in it, and places in the target
+_Move = tuple[
+    int, np.ndarray | Pieces, np.ndarray | Pieces
+]  # index of the source, places in it, and places in the target
 
 
 class Strided(NamedTuple):
@@ -68,14 +71,21 @@ class Matrix(NamedTuple):
         first = program_number(tl) * len(spread) // programs(tl)
         spread = spread[first:] + spread[:first]
         for at in range(0, len(spread), _TOGETHER):
-            found, targets = [], []
+            left, read, written = _ELEMENTS, list[Affine](), list[Affine]()
             for piece, rows, columns in spread[at : at + _TOGETHER]:
-                found.append(piece.places(rows, columns).array().reshape(-1))
-                lines = (np.arange(rows[1]) + rows[0] - row)[:, None] * n + np.arange(columns[1]) + columns[0] - column
-                targets.append(place + lines.reshape(-1))
-            read, written = np.concatenate(found), np.concatenate(targets)
-            for start in range(0, read.size, _ELEMENTS):
-                yield 0, read[start : start + _ELEMENTS], written[start : start + _ELEMENTS]
+                first = place + (rows[0] - row) * n + columns[0] - column
+                source, goal = piece.places(rows, columns), Affine(first, (rows[1], columns[1]), (n, 1))
+                done, size = 0, rows[1] * columns[1]
+                while done < size:
+                    stop = min(size, done + left)
+                    read += source.flat(done, stop)
+                    written += goal.flat(done, stop)
+                    left, done = left - (stop - done), stop
+                    if not left:
+                        yield 0, Pieces.joined(read), Pieces.joined(written)
+                        left, read, written = _ELEMENTS, [], []
+            if read:
+                yield 0, Pieces.joined(read), Pieces.joined(written)
 
 
 def copy(out_ptr: Pointer, sources: Sequence[Pointer], plan: Strided | Joined | Matrix, *, tl: TLContext) -> None:

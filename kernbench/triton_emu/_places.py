@@ -96,6 +96,21 @@ class Affine(NamedTuple):
         spans[axis] = (0, -((self.first - bound) // step)) if step > 0 else ((self.first - bound) // -step + 1, n)
         return Inside(shape, tuple(spans))
 
+    def flat(self, start: int, stop: int) -> list[Affine]:
+        """Elements `start` to `stop` (exclusive) of a tile with two axes, in row-major order."""
+        across = self.shape[1]
+        row, column = divmod(start, across)
+        end_row, end = divmod(stop, across)
+        if row == end_row:
+            blocks = [(row, 1, column, end)]
+        else:
+            whole = row + (column > 0)
+            blocks = [(row, whole - row, column, across), (whole, end_row - whole, 0, across), (end_row, 1, 0, end)]
+        down, right = self.strides
+        return [
+            Affine(self.first + i * down + j * right, (n, k - j), self.strides) for i, n, j, k in blocks if n and k > j
+        ]
+
     def within(self, inside: Inside) -> Affine:
         starts = zip(inside.spans, self.strides, strict=True)
         first = self.first + sum([start * step for (start, _), step in starts])
@@ -131,7 +146,10 @@ class Affine(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """Integers of a tile that are affine in parts of it; `parts` holds (corner in the tile, integers) of each."""
+    """Integers of a tile that are affine in parts of it; `parts` holds (corner in the tile, integers) of each.
+
+    In a tile with one axis, parts are flattened.
+    """
 
     shape: Shape
     parts: tuple[tuple[Shape, Affine], ...]
@@ -144,8 +162,19 @@ class Pieces(NamedTuple):
     def array(self) -> np.ndarray:
         out = np.empty(self.shape, np.int64)
         for corner, part in self.parts:
-            out[tuple([slice(at, at + n) for at, n in zip(corner, part.shape, strict=True)])] = part.array()
+            sizes = part.shape if len(self.shape) > 1 else (prod(part.shape),)
+            to = tuple([slice(at, at + n) for at, n in zip(corner, sizes, strict=True)])
+            out[to] = part.array().reshape(sizes)
         return out
+
+    @classmethod
+    def joined(cls, parts: Iterable[Affine]) -> Pieces:
+        """Join the elements of `parts`, each flattened, to a tile with one axis."""
+        found, size = [], 0
+        for part in parts:
+            found.append(((size,), part))
+            size += prod(part.shape)
+        return cls((size,), tuple(found))
 
     def view(self, shape: Shape) -> None:
         """None: a reshaped tile needs an array."""

@@ -5,6 +5,7 @@ import pytest
 
 from kernbench.ops._stored import Stored
 from kernbench.ops.matmul import BY_COLUMNS, BY_ROWS, GRID
+from kernbench.runtime_api.context import session
 from kernbench.studies.layers import StoredProduct, run
 from kernbench.topology.builder import resolve_topology
 from kernbench.triton_emu._memory_ops import Access
@@ -77,3 +78,17 @@ def test_a_product_makes_index_arrays_for_values_only(machine, data, monkeypatch
     assert len(result.records.of_kind("load")) == 2 * pes
     assert bool(made) == data
     assert made.count("of") == (pes if data else 0)
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_a_move_of_an_operand_makes_index_arrays_for_values_only(machine, data, monkeypatch):
+    made = []
+    for owner in (Affine, Pieces):
+        monkeypatch.setattr(owner, "array", lambda self, of=owner.array: made.append(self) or of(self))
+    a, b = (np.random.default_rng(0).integers(0, 2, size).astype(np.float16) for size in ((256, 512), (512, 256)))
+    with session(machine, data=data) as torch:
+        product = torch.from_numpy(a).to("ahbm") @ torch.from_numpy(b).to("ahbm")  # both on one PE, which is slow
+        if data:
+            np.testing.assert_array_equal(product.numpy(), a @ b)
+    assert sum("move" in launch.name for launch in torch.result.records.launches) >= 2
+    assert bool(made) == data

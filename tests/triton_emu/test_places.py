@@ -169,6 +169,23 @@ def test_runs_of_pieces_are_those_of_their_array(seed):
         assert summary(found) == summary(Access.of(pieces.array(), None))
 
 
+@given(st.integers(0, 1 << 62))
+def test_blocks_that_are_joined_keep_the_order_of_their_elements(seed):
+    rng = random.Random(seed)
+    blocks, arrays = [], []
+    for first in range(0, rng.randint(1, 3) * 1000, 1000):
+        block = Affine(first, (rng.randint(1, 5), rng.randint(1, 5)), (rng.choice((5, 7)), 1))
+        start = rng.randrange(block.shape[0] * block.shape[1])
+        stop = rng.randint(start + 1, block.shape[0] * block.shape[1])
+        blocks += block.flat(start, stop)
+        arrays.append(block.array().reshape(-1)[start:stop])
+    rng.shuffle(blocks)
+    joined, array = Pieces.joined(blocks), np.concatenate([x.array().reshape(-1) for x in blocks])
+    np.testing.assert_array_equal(np.sort(array), np.concatenate(arrays))
+    np.testing.assert_array_equal(joined.array(), array)
+    assert summary(Access.at_places(joined, None)) == summary(Access.of(array, None))
+
+
 @pytest.mark.parametrize(
     ("pieces", "runs"),
     [
