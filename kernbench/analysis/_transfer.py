@@ -39,8 +39,9 @@ class RouteBreakdown:
         return nodes[path[0]], nodes[path[-1]]
 
     def links(self, route: int) -> list[str]:
-        path = self._dependencies.routes[route]
-        return [hop[0] for direction in (path, path[::-1]) for hop in self._hops(direction)]
+        nodes = self._dependencies.nodes
+        path = [nodes[i] for i in self._dependencies.routes[route]]
+        return [f"{a}->{b}" for direction in (path, path[::-1]) for a, b in pairwise(direction)]
 
     def slowest(self, route: int) -> tuple[str, float]:
         hops = self._hops(self._dependencies.routes[route])

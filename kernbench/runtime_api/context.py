@@ -480,7 +480,11 @@ class RuntimeContext(TypeNames):
     @property
     def result(self) -> Result:
         """The result of the run; stays valid after the with-block."""
-        return self._final or self._summary()
+        if self.is_open:
+            return self._summary()
+        if self._final is None:
+            self._final = self._summary()
+        return self._final
 
     def _summary(self) -> Result:
         records = self.engine.records()
@@ -517,8 +521,6 @@ class RuntimeContext(TypeNames):
             self._guard.stop()
             late = self._guard.told(error)
             self._broken = error is not None
-            if late is not None or not isinstance(error, Expired):  # a cancelled run ends at once
-                self._final = self._summary()
             self._host.close()
             self._maker.close()
         if late is not None:
