@@ -138,6 +138,7 @@ def collective(algorithm: str) -> dict[str, Any]:
     """An all-reduce on six SIPs, with values."""
     machine = kb.load("preset:six_sip_torus")
     with kb.session(machine, data=True) as torch:
+        _in_one_calendar(torch)
         policy = kb.DPPolicy(cube="row_wise", num_pes=1)
         tensors = []
         for rank in range(6):
@@ -148,10 +149,16 @@ def collective(algorithm: str) -> dict[str, Any]:
         return {"values": values, **told(torch.engine)}
 
 
+def _in_one_calendar(torch: RuntimeContext) -> None:
+    """Log in the order of the definition; `test_lanes.py` compares with SIPs that are apart."""
+    torch.engine.env.core.couple(1)
+
+
 def sums_at_a_switch() -> dict[str, Any]:
     """All-reduces of several PEs of five SIPs at a switch that adds, while other messages pass it."""
     changes = {"system.sips": {"count": 5, "topology": "switch"}, "system.sip_switch.reduce": "sum"}
     with kb.session(kb.load("preset:small", changes)) as torch:
+        _in_one_calendar(torch)
         policy = kb.DPPolicy(pe="row_wise")
         tensors = [torch.zeros((64, 200), dtype=torch.float16, device=f"ahbm:{s}", dp=policy) for s in range(5)]
         torch.collective(tensors, "ring_allreduce_tcm")
