@@ -64,27 +64,28 @@ def _links_of_data(
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[str, str]]]:
     """Links that data take from each memory to each reader: pair and number of each, and the ids of those numbered.
 
-    Paths between cubes as far apart are alike: numbers of nodes differ by those of the cubes in between.
+    The path between two cubes depends only on how many rows and columns lie between them: such a path is looked up
+    once, and shifted by the numbers of the first cube's nodes. A link is one number, of both nodes.
     """
     router = router_of(graph)
     cube = graph.index(naming.pe_dma(0, 1, 0)) - graph.index(naming.pe_dma(0, 0, 0)) if graph.w * graph.h > 1 else 0
-    many = 1 << 31  # more than the numbers of nodes
-    alike: dict[object, np.ndarray] = {}
+    most = 1 << 31  # nodes
+    known: dict[object, np.ndarray] = {}
     ways = []
 
     def nodes(pair: int) -> tuple[str, ...]:
         reader, memory = divmod(pair, len(memories))
         return reverse(router.path(naming.pe_dma(0, *readers[reader]), memories[memory]))
 
-    held = [(*divmod(at, graph.w), local) for _, at, local in map(graph.place, memories)]
+    memory_places = [(*divmod(its_cube, graph.w), local) for _, its_cube, local in map(graph.place, memories)]
     for number, (own, pe) in enumerate(readers):
         row, column = divmod(own, graph.w)
-        for j, (to_row, to_column, local) in enumerate(held):
+        for j, (to_row, to_column, local) in enumerate(memory_places):
             key = pe, local, to_row - row, to_column - column
-            if key not in alike:
-                found = np.array([graph.index(node) for node in nodes(number * len(held) + j)]) - own * cube
-                alike[key] = found[:-1] * many + found[1:]
-            ways.append(alike[key] + own * cube * (many + 1))
+            if key not in known:
+                found = np.array([graph.index(node) for node in nodes(number * len(memories) + j)]) - own * cube
+                known[key] = found[:-1] * most + found[1:]
+            ways.append(known[key] + own * cube * (most + 1))
     ends = np.cumsum([0, *map(len, ways)])
     _, first, found = np.unique(np.concatenate(ways), return_index=True, return_inverse=True)
     pairs = np.repeat(np.arange(len(ways)), np.diff(ends))

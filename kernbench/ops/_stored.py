@@ -50,6 +50,15 @@ def _kept(find: Callable[[Stored, Span, Span], _X]) -> Callable[[Stored, Span, S
     return found
 
 
+class _Holders(NamedTuple):
+    """Pieces that several PEs hold, and those of one PE, sorted by it: `holders`, and where those of each begin."""
+
+    several: np.ndarray
+    alone: np.ndarray
+    holders: np.ndarray
+    begins: np.ndarray
+
+
 @dataclass(frozen=True)
 class Stored:
     """The storage of a matrix; places count elements from its pointer."""
@@ -120,7 +129,8 @@ class Stored:
     @_kept
     def _near(self, rows: Span, columns: Span) -> np.ndarray:
         """Numbers of the pieces that overlap a block, first row and height of each part, first column and width."""
-        (top, height), (left, width) = _common(self._spans[0], rows), _common(self._spans[1], columns)
+        top, height = _common(self._spans[0], np.array(rows))
+        left, width = _common(self._spans[1], np.array(columns))
         near = np.flatnonzero((height > 0) & (width > 0))
         return np.array([near, top[near], height[near], left[near], width[near]])
 
@@ -189,13 +199,11 @@ class Stored:
         return np.array([(x.place, x.row_step, x.column_step) for x in self.pieces], np.int64).reshape(-1, 3).T
 
     @cached_property
-    def _holders(self) -> tuple[np.ndarray, ...]:
-        """Which pieces have consecutive columns, several holders, or one; those by holder, each with its first."""
-        by_rows = self._steps[2] == 1
+    def _holders(self) -> _Holders:
         several = np.array([i for i, piece in enumerate(self.pieces) if len(piece.holders) > 1], np.int64)
         alone = sorted((piece.holders[0], i) for i, piece in enumerate(self.pieces) if len(piece.holders) == 1)
         holders, begins = np.unique(np.array([pe for pe, _ in alone], np.int64), return_index=True)
-        return by_rows, several, np.array([i for _, i in alone], np.int64), holders, begins
+        return _Holders(several, np.array([i for _, i in alone], np.int64), holders, begins)
 
     def held(
         self, pes: np.ndarray, rows: np.ndarray, columns: np.ndarray, config: MachineConfig, line: int
@@ -208,7 +216,8 @@ class Stored:
         """
         own_rows, own_columns = self._spans
         heights, widths = overlaps(rows, own_rows), overlaps(columns, own_columns)
-        by_rows, several, alone, holders, begins = self._holders
+        several, alone, holders, begins = self._holders
+        by_rows = self._steps[2] == 1
         short, whole = (np.where(by_rows, a, b) for a, b in ((widths, heights), (own_columns[:, 1], own_rows[:, 1])))
         common, n_pes = heights * widths, config.pes_per_sip
         counted = np.array([common, common])
@@ -260,10 +269,10 @@ def _inside(shape: tuple[int, int], strides: tuple[int, int], low: int, high: in
     ]
 
 
-def _common(spans: np.ndarray, span: Span) -> tuple[np.ndarray, np.ndarray]:
-    """Return starts and sizes of the part of each of `spans` in `span`; a size of 0 or less is no part."""
-    low = np.maximum(spans[:, 0], span[0])
-    return low, np.minimum(spans.sum(axis=1), sum(span)) - low
+def _common(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return starts and sizes of what spans have in common; a size of 0 or less is nothing."""
+    low = np.maximum(a[..., 0], b[..., 0])
+    return low, np.minimum(a.sum(axis=-1), b.sum(axis=-1)) - low
 
 
 def _joined(parts: list[list[int]], part: list[int], joins: bool) -> None:
@@ -280,6 +289,5 @@ def turned(piece: Piece) -> Piece:
 
 
 def overlaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    low = np.maximum(a[:, None, 0], b[None, :, 0])
-    high = np.minimum(a.sum(axis=1)[:, None], b.sum(axis=1)[None, :])
-    return np.maximum(0, high - low)
+    """Sizes of what each span of `a` has in common with each of `b`."""
+    return np.maximum(0, _common(a[:, None], b[None])[1])

@@ -5,7 +5,6 @@ cdef int _WIDTH
 cdef int64_t NONE
 
 
-@cython.no_gc
 cdef class Cause:
     cdef public int64_t event, command
     cdef public int depth
@@ -16,7 +15,6 @@ cdef class Cause:
     cpdef Cause then(self, int64_t command, int part, int64_t ps)
 
 
-@cython.no_gc
 cdef class Moment:
     cdef public int64_t ps
     cdef public Cause by

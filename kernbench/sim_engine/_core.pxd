@@ -32,6 +32,18 @@ cdef struct Entry:
     int lane
     int x  # two objects in `Core.objects`, by number
     int y
+    int64_t wait  # the last one of a flit
+    void* link  # whose next entry takes its place
+
+
+cdef struct Arrival:  # an entry of a train behind a link
+    int64_t t
+    int64_t order
+    int64_t wait
+    int kind
+    int x
+    int y
+    int next  # of the same link, or of those that are free
 
 
 cdef struct Calendar:  # a binary heap
@@ -85,6 +97,9 @@ cdef class Link:
     cdef int64_t claim_number
     cdef int claim_k, backoff
     cdef int lane, beyond  # of its ends
+    # Entries of trains on the way over it, in order: the first one is in a calendar, the `coming - 1` others in a list.
+    cdef int coming, first, end
+    cdef int64_t end_t, end_order  # of the last one
     cdef public bint merges
     cdef int64_t small_size, small_ps
     cdef readonly int64_t number, priority, base
@@ -111,9 +126,9 @@ cdef class Link:
 cdef class Train:
     cdef tuple links
     cdef int k
-    cdef int64_t n, size, key, number, delivered, wait
+    cdef bint each, apart
+    cdef int64_t size, key, n, left, number, delivered, wait
     cdef object fn, arg
-    cdef bint each
     cdef Lines lines, out
     cdef Taken* taken
     cdef int stops, room
@@ -145,6 +160,8 @@ cdef class Core:
     cdef list objects
     cdef int* spare
     cdef int n_spare, room_spare
+    cdef Arrival* arrivals  # in lists, by link
+    cdef int n_arrivals, room_arrivals, free_arrival
     cdef int64_t number, scheduled, phase
     cdef Place latest
     cdef Lines scratch
@@ -168,7 +185,9 @@ cdef class Core:
     cdef int separate(self) except -1
     cdef bint turn(self) except -1
     cdef int outside(self) except -1
-    cdef int push_train(self, int lane, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1
+    cdef int push_train(self, Link link, int64_t t, int64_t number, int kind, Train train, int k=*, int64_t wait=*) except -1
+    cdef int follow(self, Link link, Entry* entry) except -1
+    cdef int next_of(self, Link link) except -1
     cdef int call(self, fn, arg) except -1
     cdef Train start(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each, int64_t a, int64_t d)
     cdef int64_t waited(self, Link link, int64_t key, int64_t wait, int64_t arrival, int64_t start) except? -1
@@ -180,8 +199,9 @@ cdef class Core:
     cdef int make_way(self, Link link, int64_t t, int64_t priority, int64_t order) except -1
     cdef int requeue(self, Train train, int64_t j, int64_t number) except -1
     cdef int advance(self, Train train) except -1
+    cdef int leave(self, Train train, Link link, Link previous) except -1
     cdef int take(self, Train train, int k) except -1
-    cdef int hop(self, Train train, int k, int64_t priority, int64_t order) except -1
+    cdef int hop(self, Train train, int kind, int k, int64_t wait, int64_t priority, int64_t order) except -1
     cdef int end(self, Train train, bint as_train) except -1
     cdef int64_t cut(self, Train train, int64_t keep) except -1
 

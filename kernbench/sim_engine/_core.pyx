@@ -53,7 +53,7 @@ cdef double SLICE_S = 0.02
 
 # Kinds of entries; WAKE + what wakes a callee.
 cdef enum:
-    CALL, EVENT, ADVANCE, HOP, LAND, END, REACH, ARRIVE, RELEASE, ACKNOWLEDGE, EMERGE, WAKE
+    CALL, EVENT, ADVANCE, HOP, PASS, LAND, END, REACH, ARRIVE, RELEASE, ACKNOWLEDGE, EMERGE, WAKE
 
 cdef int BULK_ = 0, QUEUE_ = 1
 BULK, QUEUE = 0, 1
@@ -131,9 +131,8 @@ cdef inline int insert(Calendar* heap, Entry* entry) except -1:
     return 0
 
 
-cdef inline void remove(Calendar* heap, Entry* first) noexcept nogil:
+cdef inline void remove(Calendar* heap) noexcept nogil:
     cdef Entry last
-    first[0] = heap.at[0]
     heap.n -= 1
     if heap.n:
         last = heap.at[heap.n]
@@ -321,9 +320,10 @@ cdef class Train:
     `fn(arg)` is called at the arrival of the last one. With `each`, a memory is notified of every flit; `delivered`
     counts the notifications so far. `out` holds the arrivals behind each reserved link from `k` on; `taken`, for each
     of the `stops` reserved links, the end of its lines and the state of the link before. `key` is the message's.
-    `number` orders flits that leave a link, and is that of the last reserved link. After a split, `child` is the part from there
-    on, `rest` are the flits split off, and `before`, until those continue, is the train that they were split off from.
-    `wait` is the last wait of a single flit.
+    `number` orders flits that leave a link, and is that of the last reserved link. `left` flits have taken link `k` one
+    by one before these `n`, and `apart` is set until the train takes links as a whole again. After a split, `child` is
+    the part from there on, `rest` are the flits split off, and `before`, until those continue, is the train that they
+    were split off from. `wait` is the last wait of the last flit.
     """
 
     def __dealloc__(self):
@@ -426,13 +426,16 @@ cdef class Core:
     a SIP may affect another one without a message (`coupled`), the lanes are `united`: their entries are in one calendar, that
     of lane 0. `base` is a time that every lane has reached (docs/decisions/0116).
 
+    Of the trains and flits on the way over a link only the first has an entry in a calendar; those of the others follow it
+    in a list (`arrivals`, docs/decisions/0118).
+
     An entry is processed at a place: its time, its priority, and its order among those of the same time and priority
     (see `_python_core`). `latest` is the last place of this instant that anything has reached: a flit without latency
     may still arrive at an earlier one.
     """
 
     def __cinit__(self):
-        self.number, self.objects = 1, []
+        self.number, self.objects, self.free_arrival = 1, [], -1
         self.latest.t = self.latest.priority = self.latest.order = -1
         self.split(1, LIMIT)
 
@@ -443,6 +446,7 @@ cdef class Core:
         PyMem_Free(self.lanes)
         PyMem_Free(self.firsts)
         PyMem_Free(self.spare)
+        PyMem_Free(self.arrivals)
         PyMem_Free(self.scratch.at)
 
     def split(self, int lanes, int64_t lookahead_ps):
@@ -504,16 +508,22 @@ cdef class Core:
         return 0
 
     def __len__(self):
-        cdef int i, n = 0
+        cdef int i, n = self.n_arrivals
         for i in range(self.n_lanes):
             n += self.lanes[i].calendar.n
         return n
 
     def clear(self):
-        cdef int i
+        cdef int i, j
+        cdef Calendar* left
         for i in range(self.n_lanes):
-            self.lanes[i].calendar.n, self.firsts[i] = 0, LIMIT
-        self.n_spare = 0
+            left = &self.lanes[i].calendar
+            for j in range(left.n):
+                if left.at[j].link != NULL:
+                    (<Link>left.at[j].link).coming = 0
+            left.n, self.firsts[i] = 0, LIMIT
+        self.n_spare = self.n_arrivals = 0
+        self.free_arrival = -1
         self.objects.clear()
 
     def peek(self):
@@ -599,25 +609,74 @@ cdef class Core:
         if t < self.now:
             raise ValueError(f"{t} ps has passed: it is {self.now} ps")
         entry.place.t, entry.place.priority, entry.place.order = t, priority, order
-        entry.kind, entry.lane = kind, self.lane
+        entry.kind, entry.lane, entry.link = kind, self.lane, NULL
         entry.x = self.keep(x)
         entry.y = self.keep(y) if y is not None else -1
         if t < self.firsts[self.lane]:
             self.firsts[self.lane] = t
         return insert(self.calendar, &entry)
 
-    cdef inline int push_train(self, int lane, int64_t t, int64_t priority, int64_t order, int kind, x, int y) except -1:
-        """Push an entry with a number as its second object."""
+    cdef inline int push_train(
+        self, Link link, int64_t t, int64_t number, int kind, Train train, int k=-1, int64_t wait=UNKNOWN
+    ) except -1:
+        """Push an entry of a train that is on the way over `link`; `k` is its next link."""
         cdef Entry entry
+        cdef int64_t order = link.base + number
         if t >= LIMIT or t < 0:
             raise _too_late(t)
-        entry.place.t, entry.place.priority, entry.place.order = t, priority, order
-        entry.kind, entry.x, entry.y, entry.lane = kind, self.keep(x), y, lane
+        entry.place.t, entry.place.priority, entry.place.order = t, link.priority, order
+        entry.kind, entry.lane, entry.x, entry.y, entry.wait = kind, link.beyond, self.keep(train), k, wait
+        entry.link = NULL
+        if not link.coming or t > link.end_t or t == link.end_t and order > link.end_order:
+            link.end_t, link.end_order = t, order
+            link.coming += 1
+            if link.coming > 1:
+                return self.follow(link, &entry)
+            entry.link = <void*>link
         if self.united:
             return insert(self.calendar, &entry)
-        if t < self.firsts[lane]:
-            self.firsts[lane] = t
-        return insert(&self.lanes[lane].calendar, &entry)
+        if t < self.firsts[link.beyond]:
+            self.firsts[link.beyond] = t
+        return insert(&self.lanes[link.beyond].calendar, &entry)
+
+    cdef int follow(self, Link link, Entry* entry) except -1:
+        """Add an entry behind the others of its link."""
+        cdef Arrival* arrival
+        cdef int i = self.free_arrival
+        if i < 0:  # all are taken
+            i = self.n_arrivals
+            if i == self.room_arrivals:
+                more_room(<void**>&self.arrivals, &self.room_arrivals, sizeof(Arrival))
+        else:
+            self.free_arrival = self.arrivals[i].next
+        self.n_arrivals += 1
+        arrival = &self.arrivals[i]
+        arrival.t, arrival.order, arrival.wait = entry.place.t, entry.place.order, entry.wait
+        arrival.kind, arrival.x, arrival.y = entry.kind, entry.x, entry.y
+        if link.coming == 2:
+            link.first = i
+        else:
+            self.arrivals[link.end].next = i
+        link.end = i
+        return 0
+
+    cdef int next_of(self, Link link) except -1:
+        """Replace the first entry of the calendar by the next one of its link."""
+        cdef Arrival* arrival
+        cdef Entry entry
+        cdef int i = link.first
+        link.coming -= 1
+        if not link.coming:
+            remove(self.calendar)
+            return 0
+        arrival = &self.arrivals[i]
+        entry.place.t, entry.place.priority, entry.place.order = arrival.t, link.priority, arrival.order
+        entry.kind, entry.lane, entry.x, entry.y = arrival.kind, link.beyond, arrival.x, arrival.y
+        entry.wait, entry.link = arrival.wait, <void*>link
+        link.first, arrival.next, self.free_arrival = arrival.next, self.free_arrival, i
+        self.n_arrivals -= 1
+        replace(self.calendar, &entry)
+        return 0
 
     cpdef call_at(self, int64_t t, fn, arg=None):
         self.scheduled += 1
@@ -660,13 +719,17 @@ cdef class Core:
                     if monotonic() > deadline:
                         return True
                 done += 1
-                remove(self.calendar, &entry)
+                entry = self.calendar.at[0]
+                if entry.link == NULL:
+                    remove(self.calendar)
+                else:
+                    self.next_of(<Link>entry.link)
                 self.now, self.phase = entry.place.t, entry.place.priority
                 if self.united:
                     self.lane = entry.lane
                 x = self.give(entry.x)
-                if entry.kind == HOP:
-                    self.hop(<Train>x, entry.y, entry.place.priority, entry.place.order)
+                if entry.kind == HOP or entry.kind == PASS:
+                    self.hop(<Train>x, entry.kind, entry.y, entry.wait, entry.place.priority, entry.place.order)
                 elif entry.kind == ADVANCE:
                     self.advance(<Train>x)
                 elif entry.kind == END:
@@ -898,14 +961,12 @@ cdef class Core:
         for i in range(train.lines.n):
             line = &train.lines.at[i]
             add(&rest.lines, line.a + j * line.d, line.d, line.wait)
-        self.reservations -= self.cut(train, j)
+        self.reservations -= self.cut(train, train.left + j)
         train.rest = rest
         if j:
             rest.before = train
         previous = <Link>rest.links[rest.k - 1]
-        return self.push_train(
-            (<Link>rest.links[rest.k]).lane, latest(rest.lines.at, rest.lines.n, 0), previous.priority, previous.base + number, ADVANCE, rest, -1
-        )
+        return self.push_train(previous, latest(rest.lines.at, rest.lines.n, 0), number, ADVANCE, rest)
 
     cdef int64_t cut(self, Train train, int64_t keep) except -1:
         """Cancel all but the first `keep` flits of a train and its `rest`; return the number of cancelled reservations.
@@ -920,11 +981,12 @@ cdef class Core:
         cdef Link link
         cdef Claim claim
         cdef Taken* taken
-        while train is not None and keep >= train.n:
-            keep -= train.n
+        while train is not None and keep >= train.left + train.n:
+            keep -= train.left + train.n
             train = train.rest
         if train is None:
             return 0
+        keep -= train.left
         gone, train.rest = train.rest, None
         while gone is not None:
             gone.n, gone.before = 0, None
@@ -962,6 +1024,7 @@ cdef class Core:
         """Reserve links for a train whose first flit has reached the next one."""
         cdef int k
         cdef Link link, previous
+        cdef Train before
         cdef int64_t number
         train = front_of(train)
         if not train.n:
@@ -970,19 +1033,32 @@ cdef class Core:
         link, previous = <Link>train.links[k], <Link>train.links[k - 1]
         if train.n > 1:
             self.make_way(link, self.now, previous.priority, previous.base + number)
-            # Other traffic comes between these flits: they take links one by one as long as it does. `before` tells
-            # whether the train that this was split off from took the link last, or something else has since.
-            if train.before is not None and not train.stops and link.claim_train is not train.before:
-                train = part_from(train, k)
-                self.requeue(train, 1, number)
-        train.before = None
+            # Flits take links one by one as long as other traffic comes between them: unless the flit before, or the train
+            # that they were split off from, took the link last.
+            before = train if train.apart else train.before
+            if before is not None and not train.stops and link.claim_train is not before:
+                return self.leave(train, link, previous)
+        train.before, train.apart = None, False
         if train.n > 1:
             if link.backoff:
                 link.backoff -= 1
             return self.take(train, k)
-        train.wait = first_wait(train, k)
-        self.hop(train, k, previous.priority, previous.base + number)
+        self.hop(train, HOP, k, first_wait(train, k), previous.priority, previous.base + number)
         link.claim_train, link.claim_k, link.claim_number, link.last = train, k, number, -1
+        return 0
+
+    cdef int leave(self, Train train, Link link, Link previous) except -1:
+        """Let the first flit of a train take its link alone; the others follow at their arrivals."""
+        cdef int64_t wait = first_wait(train, train.k), number = train.number, order = previous.base + number
+        cdef int i
+        for i in range(train.lines.n):
+            train.lines.at[i].a += train.lines.at[i].d
+        train.n -= 1
+        train.left += 1
+        train.before, train.apart = None, True
+        self.push_train(previous, latest(train.lines.at, train.lines.n, 0), number, ADVANCE, train)
+        self.hop(train, PASS, train.k, wait, previous.priority, order)
+        link.claim_train, link.claim_k, link.claim_number, link.last = train, train.k, number, -1
         return 0
 
     cdef int take(self, Train train, int k) except -1:
@@ -1073,7 +1149,7 @@ cdef class Core:
                 if train.each and link.memory is not None:
                     link.memory.comes(-1, link.base + number, train)
                 if train.fn is not None:
-                    self.push_train(link.beyond, tail, link.priority, link.base + number, END, train, -1)
+                    self.push_train(link, tail, number, END, train)
                 break
             k += 1
             previous, link = link, <Link>links[k]
@@ -1085,19 +1161,19 @@ cdef class Core:
                         continue
                     if link.claim_train is not None and link.claim_train.links[link.claim_k - 1] is previous:
                         continue
-                self.push_train(link.lane, head, previous.priority, previous.base + number, ADVANCE, train, -1)
+                self.push_train(previous, head, number, ADVANCE, train)
                 k -= 1
                 break
         train.number = number
         self.reservations += (k + 1 - first) * n
         return 0
 
-    cdef int hop(self, Train train, int k, int64_t priority, int64_t order) except -1:
-        """Reserve links for a single flit that reaches link `k` from a place."""
+    cdef int hop(self, Train train, int kind, int k, int64_t wait, int64_t priority, int64_t order) except -1:
+        """Reserve links for a flit that reaches link `k` from a place: the last of a train (HOP), or another (PASS)."""
         cdef tuple links = train.links
         cdef int first = k, n = len(links)
         cdef int64_t size = train.size, t = self.now, now = self.now, start, end
-        cdef Link link
+        cdef Link link, previous
         while True:
             link = <Link>links[k]
             if t <= link.last:
@@ -1110,7 +1186,7 @@ cdef class Core:
                 if t > now and self.live:
                     link.idle(now, start, t - start, t - start, 1)
                 start = t
-            train.wait = self.waited(link, train.key, train.wait, t, start)
+            wait = self.waited(link, train.key, wait, t, start)
             end = start + link.ps(size)
             link.free = end
             link.busy_ps += end - start
@@ -1126,13 +1202,14 @@ cdef class Core:
             if k == n:
                 if train.each and link.memory is not None:
                     link.memory.comes(t, order, train.arg)
-                if train.fn is not None:
-                    self.push_train(link.beyond, t, priority, order, LAND, train, -1)
+                if kind == HOP and train.fn is not None:
+                    train.wait = wait
+                    self.push_train(link, t, self.number - 1, LAND, train)
                 break
             # Nothing can intervene before the next entry.
-            link = <Link>links[k]
+            previous, link = link, <Link>links[k]
             if link.merges and (t >= self.limit.t or (self.calendar.n and t >= self.calendar.at[0].place.t)):
-                self.push_train(link.lane, t, priority, order, HOP, train, k)
+                self.push_train(previous, t, self.number - 1, kind, train, k, wait)
                 break
         self.reservations += k - first
         return 0

@@ -22,7 +22,6 @@ cdef class Route:
     cpdef dict counts(self)
 
 
-@cython.no_gc
 cdef class Extent:
     cdef public str node_id
     cdef public int64_t offset, nbytes

@@ -72,6 +72,20 @@ def test_most_flits_need_no_event_on_most_links_in_the_core(seed):
     assert engine.engine.env.events <= share * engine.network.core.reservations
 
 
+def test_flits_that_take_links_one_by_one_share_their_trains():
+    # Three streams of 1,024 flits meet; most wait for the last link, or are on their way over it.
+    engine, seen = Engine(resolve_topology("preset:default")), []
+    core = engine.engine.env.core
+    for pe in (1, 4, 7):
+        engine.send(pe_dma(0, 0, pe), pe_dma(0, 0, 0), 256 * 1024, lambda: None)
+    look = lambda _: seen.append((len(core), sum(type(x).__name__ == "Train" for x in gc.get_objects())))  # noqa: E731
+    engine.engine.env.call_at(1_000_000, look)
+    engine.run()
+    ((entries, trains),) = seen
+    assert entries > 900
+    assert trains < 20
+
+
 def test_a_log_of_tiles_has_a_row_a_stage():
     rows = product("ref_ref").records()
     # Per tile two reads, a fetch, a product; per output tile a store and a write; the composite and the launch.

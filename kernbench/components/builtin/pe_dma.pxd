@@ -136,7 +136,6 @@ cdef class Traffic:
     cpdef landed(self, Transaction txn, int64_t now, OpLog log, int64_t command, int64_t kind)
 
 
-@cython.no_gc
 cdef class TileBuffers:
     cdef int64_t left, complete_ps, free_ps
     cdef Cause complete_by, free_by
