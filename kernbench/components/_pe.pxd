@@ -35,11 +35,29 @@ from kernbench.components.builtin.pe_dma cimport PeDma
 from kernbench.components.builtin.pe_ipcq cimport PeIpcq, QueuePart
 from kernbench.components.builtin.pe_scheduler cimport TilePipeline, PeScheduler
 from kernbench.components.builtin.pe_math cimport PeMath
-from kernbench.components.builtin.pe_tcm cimport PeTcm
+from kernbench.components.builtin.pe_tcm cimport PeTcm, Space
 
 
 cdef int _ISSUE, _END, _PULSE_EVERY
 cdef tuple _engine_work(Command command)
+
+
+cdef class _Piece:
+    cdef public object start, end
+    cdef public Command writer
+    cdef public dict readers
+
+
+cdef class AccessOrder:
+    cdef list _starts, _pieces
+    cdef dict _spans, _reads, _writes
+    @cython.locals(piece=_Piece, i=Py_ssize_t, pieces=list, first=dict)
+    cpdef list _enter(self, Command command, spans)
+    @cython.locals(piece=_Piece, i=Py_ssize_t, kept=Py_ssize_t, pieces=list)
+    cpdef remove(self, Command command)
+    @cython.locals(piece=_Piece, i=Py_ssize_t)
+    cpdef Py_ssize_t _cut(self, at) except -1
+    cpdef _insert(self, Py_ssize_t i, _Piece piece)
 
 
 cdef class PeProgram(Callee):
@@ -68,7 +86,8 @@ cdef class PeProgram(Callee):
 
 
 cdef class Pe:
-    cdef public object engine, mmu, name, config, gather, gemm, fetch_store, order
+    cdef public object engine, mmu, name, config, gather, gemm, fetch_store
+    cdef public AccessOrder order
     cdef public PeMath math
     cdef public PeTcm tcm
     cdef public PeScheduler scheduler
@@ -92,5 +111,5 @@ cdef class Pe:
     cpdef _log(self, Job job, int64_t issued, list first)
     @cython.locals(scheduler=PeScheduler, dma=PeDma)
     cpdef progress(self)
-    @cython.locals(slot=QueuePart)
+    @cython.locals(slot=QueuePart, space=Space)
     cpdef free(self, Value value, int64_t t, int64_t by)

@@ -27,6 +27,7 @@ from kernbench.components._command import (
     Vector,
     VectorOp,
 )
+from kernbench.components.builtin.pe_tcm import Space
 from kernbench.errors import KernbenchError, KernelError, LimitError
 from kernbench.sim_engine._callee import Callee
 from kernbench.sim_engine._host_requests import LaunchBroadcast
@@ -348,7 +349,7 @@ class PeProgram(Callee):
                 if at > self.issued:
                     self._follow(at, tcm.freed_by)
                 if self.pe.log.operation:
-                    self.pe.log.allocated(at, self.pe.tcm_place, _held(output))
+                    self.pe.log.allocated(at, self.pe.tcm_place, output.space.nbytes)
                 break
             if not self.unfinished:
                 raise tcm.full(output, job.loaded)
@@ -465,12 +466,6 @@ class PeProgram(Callee):
         frame = user_frame(sys._getframe() if self.core.running is self else self._greenlet.gr_frame)
         line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
-
-
-def _held(value: Value) -> int:
-    area, address = value.space
-    nbytes: int = area.held(address)
-    return nbytes
 
 
 def _engine_work(command: Command) -> tuple[str, tuple[VectorOp, ...]]:
@@ -616,9 +611,10 @@ class Pe:
 
     def free(self, value: Value, t: int, by: int) -> None:
         self.placed.pop(value, None)
-        if isinstance(value.space, tuple):
+        if isinstance(value.space, Space):
             if self.log.operation:
-                self.log.allocated(t, self.tcm_place, -_held(value))
+                space = value.space
+                self.log.allocated(t, self.tcm_place, -space.nbytes)
             self.tcm.free(value, t, by)
         elif value.space is not None:
             slot, value.space = value.space, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import operator
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 from operator import index
 from threading import get_ident
@@ -42,13 +42,30 @@ def shape_text(shape: Shape) -> str:
 
 
 # Functions of `tl` that are also methods of a tensor, as in Triton.
-_METHODS = frozenset((
-    "abs", "argmax", "argmin", "associative_scan", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min",
-    "atomic_or", "atomic_xchg", "atomic_xor", "broadcast_to", "cast", "cdiv", "ceil", "cos", "cumprod", "cumsum", "erf",
-    "exp", "exp2", "expand_dims", "flip", "floor", "gather", "histogram", "item", "log", "log2", "logical_and",
-    "logical_or", "max", "min", "permute", "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid", "sin",
-    "softmax", "split", "sqrt", "sqrt_rn", "squeeze", "store", "sum", "trans", "unsqueeze", "view", "xor_sum",
-))  # fmt: skip
+_METHODS = (
+    "abs", "argmax", "argmin", "associative_scan", "atomic_add", "atomic_and", "atomic_cas", "atomic_max",
+    "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor", "broadcast_to", "cast", "cdiv", "ceil", "cos",
+    "cumprod", "cumsum", "erf", "exp", "exp2", "expand_dims", "flip", "floor", "gather", "histogram", "item",
+    "log", "log2", "logical_and", "logical_or", "max", "min", "permute", "ravel", "reduce", "reduce_or",
+    "reshape", "rsqrt", "sigmoid", "sin", "softmax", "split", "sqrt", "sqrt_rn", "squeeze", "store", "sum",
+    "trans", "unsqueeze", "view", "xor_sum",
+)  # fmt: skip
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._tl is None:
+            raise _unknown(self, name)
+        return getattr(self._tl, name)(self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _unknown(tensor: Any, name: str) -> AttributeError:
+    what = "pointer" if isinstance(tensor, Pointer) else "tile"
+    known = sorted(n for n in dir(type(tensor)) if not n.startswith("_"))
+    return AttributeError(f"a {what} has no attribute {name!r}; {hint(name, known)}", name=name)
 
 
 class Tensor:
@@ -71,12 +88,17 @@ class Tensor:
     def __pos__(self) -> Any:
         return self
 
+    # With `__getattr__` alone, Python would make an error for each name first.
+    (
+        abs, argmax, argmin, associative_scan, atomic_add, atomic_and, atomic_cas, atomic_max, atomic_min,
+        atomic_or, atomic_xchg, atomic_xor, broadcast_to, cast, cdiv, ceil, cos, cumprod, cumsum, erf, exp,
+        exp2, expand_dims, flip, floor, gather, histogram, item, log, log2, logical_and, logical_or, max, min,
+        permute, ravel, reduce, reduce_or, reshape, rsqrt, sigmoid, sin, softmax, split, sqrt, sqrt_rn,
+        squeeze, store, sum, trans, unsqueeze, view, xor_sum,
+    ) = map(_method, _METHODS)  # fmt: skip
+
     def __getattr__(self, name: str) -> Any:
-        if name in _METHODS and self._tl is not None:
-            return partial(getattr(self._tl, name), self)
-        known = _METHODS.union(n for n in dir(type(self)) if not n.startswith("_"))
-        what = "pointer" if isinstance(self, Pointer) else "tile"
-        raise AttributeError(f"a {what} has no attribute {name!r}; {hint(name, sorted(known))}", name=name)
+        raise _unknown(self, name)
 
 
 class KnownInt(int):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -75,8 +76,17 @@ def _multiply(a: np.ndarray, b: np.ndarray, acc: np.ndarray | None) -> np.ndarra
     return product
 
 
+def _multiplied(mkn: tuple[int, int, int], a: np.ndarray, b: np.ndarray, acc: np.ndarray | None = None) -> np.ndarray:
+    m, k, n = mkn
+    return _multiply(a.reshape(m, k), b.reshape(k, n), None if acc is None else acc.reshape(m, n))
+
+
 def _what(x: _Operand) -> str:
-    return f"{shape_text(x.shape)} {x.dtype.name}"
+    return _text(x.shape, x.dtype)
+
+
+def _text(shape: Shape, dtype: DType) -> str:
+    return f"{shape_text(shape)} {dtype.name}"
 
 
 def dot(
@@ -107,29 +117,42 @@ def dot(
     for x in (input, other):
         if not isinstance(x, Tile):
             raise KernelError(f"dot takes tiles in TCM, got {x!r}; tl.load it, or use tl.composite")
-    tl._own(input, other, acc)
     if len(input.shape) == 3:
         return _stacked(tl, input, other, acc, out_dtype)
-    wanted = acc.dtype if out_dtype is None and isinstance(acc, Tile) else out_dtype
-    if isinstance(acc, Tile) and acc.dtype is not int32:
-        acc = tl.cast(acc, float32)
-    (m, k, n), dtype = _product("dot", input, other)
+    return _dot(tl, input, other, acc, out_dtype)
+
+
+def _dot(tl: Program, input: Tile, other: Tile, acc: Any, out_dtype: DTypeLike | None) -> Tile:
+    if input._tl is not tl or other._tl is not tl:
+        tl._own(input, other)
+    wanted = out_dtype
+    if isinstance(acc, Tile):
+        added = acc
+        if added._tl is not tl:
+            tl._own(added)
+        wanted = added.dtype if out_dtype is None else out_dtype
+        if added.dtype is not int32 and added.dtype is not float32:
+            acc = tl.cast(added, float32)
+    mkn, dtype, tag = _product("dot", input.shape, input.dtype, other.shape, other.dtype)
+    m, k, n = mkn
     inputs = [input._value, other._value]
     if acc is not None:
         _check_acc("dot", acc, (m, n), dtype)
         if not (acc._constant and not acc._array().any()):
             inputs.append(acc._value)
-    out = Value((m, n), dtype)
-
-    def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray:
-        return _multiply(a.reshape(m, k), b.reshape(k, n), None if c is None else c.reshape(m, n))
-
-    tl._submit(Dot("dot", tuple(inputs), out, compute, 2 * m * k * n, f"{m}x{k}x{n}", mkn=(m, k, n)))
-    result = Tile(tl, out)
-    return result if wanted is None else tl.cast(result, wanted)
+    out = Value.__new__(Value)
+    out.opens((m, n), dtype)
+    command = Dot.__new__(Dot)
+    command.opens("dot", tuple(inputs), out, partial(_multiplied, mkn) if tl._data else None, tag)
+    command.flops, command.mkn = 2 * m * k * n, mkn
+    tl._submit(command)
+    result = Tile.__new__(Tile)
+    result.opens(tl, out)
+    return result if wanted is None or wanted is dtype else tl.cast(result, wanted)
 
 
 def _stacked(tl: Program, input: Tile, other: Tile, acc: Any, out_dtype: DTypeLike | None) -> Tile:
+    tl._own(input, other, acc)
     (count, m, _), n = input.shape, other.shape[2]
 
     def part(x: Tile, i: int) -> Tile:
@@ -190,9 +213,9 @@ def composite(
         target = as_pointer(tl, "composite", out_ptr, None if isinstance(out_ptr, Pointer) else a.dtype)
     if op == "gemm":
         assert b is not None
-        (m, k, n), dtype = _product("composite gemm", a, b)
+        (m, k, n), dtype, tag = _product("composite gemm", a.shape, a.dtype, b.shape, b.dtype)
         shape: Shape = (m, n)
-        flops, tag = 2 * m * k * n, f"{m}x{k}x{n}"
+        flops = 2 * m * k * n
         if acc is not None:
             _check_acc("composite gemm", acc, shape, dtype)
     else:
@@ -252,19 +275,20 @@ def _epilogue(
     return tuple(kinds), extra, steps
 
 
-def _product(name: str, a: _Operand, b: _Operand) -> tuple[tuple[int, int, int], DType]:
-    """Return ((M, K, N), accumulator type) of a product, or raise a KernelError."""
-    if len(a.shape) != 2 or len(b.shape) != 2:
-        raise KernelError(f"{name} takes matrices, got {_what(a)} and {_what(b)}; use [:, None], [None, :] or reshape")
-    (m, k), (inner, n) = a.shape, b.shape
+@lru_cache(maxsize=4096)
+def _product(name: str, a: Shape, a_dtype: DType, b: Shape, b_dtype: DType) -> tuple[tuple[int, int, int], DType, str]:
+    """Return ((M, K, N), accumulator type, "MxKxN") of a product, or raise a KernelError."""
+    both = f"{_text(a, a_dtype)} and {_text(b, b_dtype)}"
+    if len(a) != 2 or len(b) != 2:
+        raise KernelError(f"{name} takes matrices, got {both}; use [:, None], [None, :] or reshape")
+    (m, k), (inner, n) = a, b
     if k != inner:
-        raise KernelError(f"{name}: the inner sizes of {_what(a)} and {_what(b)} differ: {k} and {inner}")
-    if a.dtype not in _MATRIX or b.dtype not in _MATRIX:
-        known = ", ".join(d.name for d in _MATRIX)
-        raise KernelError(f"{name} takes {known}; got {_what(a)} and {_what(b)}")
-    if a.dtype != b.dtype and not (a.dtype.itemsize == b.dtype.itemsize == 1 and int8 not in (a.dtype, b.dtype)):
-        raise KernelError(f"{name}: {_what(a)} and {_what(b)} must have one type; cast one of them")
-    return (m, k, n), int32 if a.dtype == int8 else float32
+        raise KernelError(f"{name}: the inner sizes of {both} differ: {k} and {inner}")
+    if a_dtype not in _MATRIX or b_dtype not in _MATRIX:
+        raise KernelError(f"{name} takes {', '.join(d.name for d in _MATRIX)}; got {both}")
+    if a_dtype is not b_dtype and not (a_dtype.itemsize == b_dtype.itemsize == 1 and int8 not in (a_dtype, b_dtype)):
+        raise KernelError(f"{name}: {both} must have one type; cast one of them")
+    return (m, k, n), int32 if a_dtype is int8 else float32, f"{m}x{k}x{n}"
 
 
 def _check_acc(name: str, acc: Any, shape: Shape, dtype: DType) -> None:

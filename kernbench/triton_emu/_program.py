@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial, reduce
+from functools import cache, lru_cache, partial, reduce
 from math import prod
 from operator import index
 from typing import Any, NamedTuple, cast
@@ -34,15 +34,15 @@ from kernbench.triton_emu._promotion import dtype_of, fits, kind, limits, promot
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _rounded(x: float, negative: bool, dtype: str) -> np.ndarray:
-    """`negative` distinguishes -0.0 from 0.0, which are equal as keys."""
+def _rounded(x: float, negative: bool, dtype: DType) -> Value:
+    """Return a number as a constant; `negative` distinguishes -0.0 from 0.0, which are equal as keys."""
     with np.errstate(all="ignore"):
-        array = as_dtype(dtype).round(np.asarray(x))
+        array = dtype.round(np.asarray(x))
     array.flags.writeable = False
-    return array
+    return Value((), dtype, array, 0)
 
 
-@lru_cache(maxsize=4096)
+@cache
 def work_of(kinds: tuple[str, ...], elements: int, itemsize: int) -> tuple[VectorOp, ...]:
     return tuple(VectorOp(kind, elements, itemsize) for kind in kinds)
 
@@ -59,7 +59,7 @@ def shape_of(shape: int | Sequence[int]) -> Shape:
     return sizes
 
 
-@lru_cache(maxsize=4096)
+@cache
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     if len(set(shapes)) == 1:
         return shapes[0]
@@ -181,16 +181,33 @@ def _rounding(
 
 def _either(tiles: Sequence[Tile], shape: Shape) -> np.ndarray | None:
     """Union of the operands' undefined elements, broadcast to `shape`; None if there are none."""
-    parts = [t._undefined for t in tiles if t._undefined is not None]
-    if not parts:
+    for t in tiles:
+        if t._undefined is not None:
+            break
+    else:
         return None
+    parts = [t._undefined for t in tiles if t._undefined is not None]
     union = reduce(np.logical_or, parts)
     return union if union.shape == shape else np.broadcast_to(union, shape)
 
 
+def _shape(name: str, tiles: Sequence[Tile]) -> Shape:
+    """Shape of an elementwise function of `tiles`."""
+    shape: Shape = ()
+    for t in tiles:
+        if t.shape and t.shape != shape:
+            if shape:
+                return broadcast_shape(name, *[t.shape for t in tiles])
+            shape = t.shape
+    return shape
+
+
 def _are_uniform(tiles: Sequence[Tile]) -> bool:
     """Whether these are constants whose elements are all equal, by their layout."""
-    return all(t._constant and t._undefined is None and not any(t._array().strides) for t in tiles)
+    for t in tiles:
+        if not t._constant or t._undefined is not None:
+            return False
+    return not any(stride for t in tiles for stride in t._array().strides)
 
 
 def _arithmetic_shift(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -300,7 +317,13 @@ class Program:
 
     def _fold(self, array: np.ndarray, dtype: DType) -> Tile:
         """Return a constant; `array` is in the carrier type, rounded to `dtype`."""
-        return Tile(self, Value(array.shape, dtype, array, 0), True)
+        return self._known(Value(array.shape, dtype, array, 0))
+
+    def _known(self, value: Value) -> Tile:
+        tile = Tile.__new__(Tile)
+        tile.opens(self, value)
+        tile._constant = True
+        return tile
 
     def _placed(self, places: Places, dtype: DType, kinds: tuple[str, ...] = ()) -> Tile:
         """Return a symbolic constant; `kinds` are the operations that computed it."""
@@ -351,12 +374,20 @@ class Program:
         for t in operands:
             if t._tl is not self:
                 self._own(t)
-        out = Value(shape, dtype)
-        count = prod(shape) if elements is None else elements
-        itemsize = max(dtype.itemsize, operand_dtype.itemsize) if operand_dtype is not None else dtype.itemsize
+        out = Value.__new__(Value)
+        out.opens(shape, dtype)
+        itemsize = dtype.itemsize
+        count = out.nbytes // itemsize if elements is None else elements
+        if operand_dtype is not None and operand_dtype is not dtype:
+            itemsize = max(itemsize, operand_dtype.itemsize)
         values = tuple([t._held if t._places is None else t._value for t in operands])
-        self._submit(Vector(name, values, out, compute, count, work=work_of(kinds, count, itemsize)))
-        return Tile(self, out)
+        command = Vector.__new__(Vector)
+        command.opens(name, values, out, compute, "")
+        command.flops, command.work = count, work_of(kinds, count, itemsize)
+        self._submit(command)
+        tile = Tile.__new__(Tile)
+        tile.opens(self, out)
+        return tile
 
     def _by_element(
         self, name: str, kinds: tuple[str, ...], function: Function, operands: Sequence[Tile], shape: Shape,
@@ -383,24 +414,25 @@ class Program:
             function = _arithmetic_shift
         if name == "div" and not dtype.is_floating_point:
             dtype = float32
-        if name in _INTEGER and dtype.is_floating_point:
+        operands = first, second
+        shape, out = _shape(name, operands), bool_ if name in _COMPARE else dtype
+        if not dtype.is_floating_point:
+            if name in _KNOWN and (first._places is not None or second._places is not None):
+                found = combined(name, _places_of(first), _places_of(second), shape, limits(dtype))
+                if found is not None:
+                    return self._placed(found, out, kinds)
+            if name in _CHECKED:
+                function = _checked(name, function, _either(operands, shape))
+        elif name in _INTEGER:
             raise KernelError(f"{name} takes integers, got {first!r} and {second!r}")
-        shape = first.shape if first.shape == second.shape else broadcast_shape(name, first.shape, second.shape)
-        if name in _KNOWN and not dtype.is_floating_point and (first._places is not None or second._places is not None):
-            found = combined(name, _places_of(first), _places_of(second), shape, limits(dtype))
-            if found is not None:
-                return self._placed(found, bool_ if name in _COMPARE else dtype, kinds)
-        if name in _CHECKED and not dtype.is_floating_point:
-            function = _checked(name, function, _either((first, second), shape))
-        out, operands = bool_ if name in _COMPARE else dtype, (first, second)
-        if dtype.is_floating_point and shape and _are_uniform(operands):
+        elif shape and _are_uniform(operands):
             ones = [self._fold(np.asarray(t._array()[(0,) * len(t.shape)]), t.dtype) for t in operands]
             one = self._by_element(name, kinds, function, ones, (), out, dtype)
             return self._fold(np.broadcast_to(one._array(), shape), out)
         return self._by_element(name, kinds, function, operands, shape, out, dtype)
 
     def _scalar(self, x: float, dtype: DType) -> Tile:
-        return self._fold(_rounded(x, x < 0 or (x == 0 and math.copysign(1, x) < 0), dtype.name), dtype)
+        return self._known(_rounded(x, x < 0 or (x == 0 and math.copysign(1, x) < 0), dtype))
 
     def _unify(self, name: str, operands: Sequence[Any], division: bool = False) -> tuple[list[Tile], DType]:
         """Convert operands to tiles; numbers are rounded to the common type, which is returned, too."""
@@ -408,7 +440,8 @@ class Program:
         for x in operands:
             if isinstance(x, Tile):
                 tile = x
-                dtype = promote(tile.dtype, tile.dtype if dtype is None else dtype, division)
+                if tile.dtype is not dtype:
+                    dtype = promote(tile.dtype, tile.dtype if dtype is None else dtype, division)
             elif not isinstance(x, _NUMBERS):
                 raise KernelError(
                     f"{name}: expected a tile or a number, got {x!r}; load what a pointer points to first"
@@ -540,8 +573,8 @@ class Program:
             raise KernelError(f"fp_downcast_rounding={fp_downcast_rounding!r} is not supported; use rtne")
         if isinstance(dtype, PointerType):
             return pointers_of(input, dtype.element_ty, input._tl if isinstance(input, Tensor) else None)
-        tile, dt = self._constant(address(input)), as_dtype(dtype)
-        if tile.dtype == dt:
+        tile, dt = input if isinstance(input, Tile) else self._constant(address(input)), as_dtype(dtype)
+        if tile.dtype is dt:
             return tile
         if bitcast:
             return self._bits(tile, dt)
@@ -569,8 +602,7 @@ class Program:
 
     def _mixed(self, name: str, kinds: tuple[str, ...], function: Function, operands: Sequence[Any]) -> Tile:
         tiles, dtype = self._unify(name, operands)
-        shape = broadcast_shape(name, *[t.shape for t in tiles])
-        return self._by_element(name, kinds, function, tiles, shape, dtype, dtype)
+        return self._by_element(name, kinds, function, tiles, _shape(name, tiles), dtype, dtype)
 
     # --- shape
 
@@ -613,7 +645,7 @@ class Program:
         """Return the transpose of a matrix, or the axes of any tile in the order `dims`: one simple operation."""
         if not dims and len(input.shape) != 2:
             raise KernelError(f"trans takes a matrix, or the order of the axes, got {input!r}")
-        return self.permute(input, *(dims or (1, 0)))
+        return self.permute(input, *dims) if dims else self._permuted("trans", self._constant(input), (1, 0))
 
     def permute(self, input: Any, *dims: Any) -> Tile:
         """Return the axes of a tile in the order `dims`: one simple operation."""
@@ -621,9 +653,11 @@ class Program:
         order = tuple(map(index, dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims))
         if sorted(order) != list(range(len(x.shape))):
             raise KernelError(f"permute: {order} is not an order of the axes of {x!r}")
-        shape = tuple(x.shape[axis] for axis in order)
-        name = "trans" if order == (1, 0) else "permute"
-        return self._vector(name, _SIMPLE, lambda a: np.transpose(a, order), (x,), shape, x.dtype, None)
+        return self._permuted("trans" if order == (1, 0) else "permute", x, order)
+
+    def _permuted(self, name: str, x: Tile, order: Shape) -> Tile:
+        shape = tuple([x.shape[axis] for axis in order])
+        return self._vector(name, _SIMPLE, partial(np.transpose, axes=order), (x,), shape, x.dtype, None)
 
     def broadcast_to(self, input: Any, *shape: Any) -> Any:
         """Broadcast to `shape`: one simple operation; operators broadcast without it, for free."""

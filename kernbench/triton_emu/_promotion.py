@@ -49,6 +49,7 @@ def dtype_of(scalar: Scalar) -> DType:
     return next((dtype for dtype in (int32, uint32, int64) if fits(scalar, dtype)), uint64)
 
 
+@lru_cache(maxsize=4096, typed=True)
 def promote_scalar(tile: DType, scalar: Scalar, division: bool = False) -> DType:
     """Type in which a tile of type `tile` and a Python number are combined.
 

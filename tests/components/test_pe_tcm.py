@@ -6,10 +6,14 @@ import gc
 
 import pytest
 
-from kernbench._dtypes import int8
+from kernbench._dtypes import float16, int8
+from kernbench.components._command import Value
 from kernbench.components.builtin.pe_scheduler import TileJob
+from kernbench.components.builtin.pe_tcm import PeTcm
 from kernbench.errors import OutOfMemoryError
+from kernbench.policy.address.allocator import FirstFit
 from tests.components.one_pe import engine_of, gemm, launch, pointer, rows, run
+from tests.topology.machines import default
 
 MIB = 1 << 20
 TILE = MIB // 2  # elements of f16 in a tile of 1 MiB
@@ -129,3 +133,16 @@ def test_a_tiled_command_is_released_without_the_cycle_collector(log: str):
         assert not [job for job in gc.get_objects() if isinstance(job, TileJob) and job.pe.engine is engine]
     finally:
         gc.enable()
+
+
+def test_space_is_free_in_the_order_of_times_not_of_returns():
+    tcm = PeTcm("pe", default().config.cube.pe.pe_tcm, FirstFit("heap", 0, 3 * MIB))
+    values = [Value((TILE,), float16) for _ in range(6)]
+    for value in values[:3]:
+        assert tcm.alloc(value, True, 0) == 0
+    # All three are in use until their commands end: at 300, 100 and 200 ps, which events 30, 10 and 20 are.
+    for value, at in zip(values[:3], (300, 100, 200), strict=True):
+        tcm.free(value, at, at // 10)
+    found = [(tcm.alloc(value, True, 50), tcm.freed_by) for value in values[3:]]
+    assert found == [(100, 10), (200, 20), (300, 30)]
+    assert [value.space.address for value in values[3:]] == [MIB, 2 * MIB, 0]

@@ -192,4 +192,4 @@ def test_addresses_are_exact_beyond_32_bits():
     assert int((known + 3) - known) == 3
     assert known < known + 1
     with pytest.raises(AttributeError, match="a pointer has no attribute 'sum'"):
-        Pointer(64, tl.float32).sum  # noqa: B018
+        Pointer(64, tl.float32).sum()

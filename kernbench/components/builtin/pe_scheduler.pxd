@@ -11,7 +11,7 @@ cdef class TileJob
 cdef class VectorJob
 
 from kernbench.components.builtin.pe_dma cimport TileReads, TileWrites
-from kernbench.components._command cimport Command
+from kernbench.components._command cimport Command, Dot, Value, Vector
 from kernbench.components._pe cimport Job, Pe, PeProgram
 from kernbench.sim_engine._causes cimport Cause, Moment
 from kernbench.sim_engine._op_log cimport OpLog
@@ -80,6 +80,7 @@ cdef class TilePipeline:
 
 cdef class VectorJob(Job):
     cdef public int64_t service_ps
+    cdef opens(self, Pe pe, Vector command, PeProgram program)
     cpdef int64_t ready_at(self, stage) except -2
     @cython.locals(engine=StageServer)
     cpdef serve(self, stage, int64_t ready)
@@ -134,9 +135,14 @@ cdef class TilePlan:
 
 cdef class PeScheduler:
     cdef public Pe pe
-    cdef public int64_t component, tile_ps, _free, _free_by
+    cdef public int64_t component, tile_ps, _free, _free_by, _lookup_ps
+    cdef object _other_tiles
+    cdef dict _plans
     cdef public list queue
     cdef public TilePipeline pipeline
-    @cython.locals(job=TileJob, log=OpLog, start=int64_t, cause=int64_t, other=int64_t, planned=int64_t, lookup=int64_t)
+    @cython.locals(job=TileJob, log=OpLog, start=int64_t, cause=int64_t, other=int64_t, planned=int64_t)
     cpdef advance(self)
+    @cython.locals(vector=VectorJob)
     cpdef Job job(self, Command command, PeProgram program)
+    @cython.locals(a=Value, b=Value, acc=Value, plan=TilePlan)
+    cdef TilePlan _dot(self, Dot command)

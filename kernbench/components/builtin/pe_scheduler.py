@@ -262,7 +262,8 @@ _COMPOSITE, _LOOKUP = KIND["composite"], STEP_KIND["lookup"]
 class VectorJob(Job):
     __slots__ = ("service_ps",)
 
-    def __init__(self, pe: Pe, command: Vector, program: PeProgram | None) -> None:
+    def opens(self, pe: Pe, command: Vector, program: PeProgram | None) -> None:
+        """Set all fields, of an object that compiled code has made without `__init__`."""
         self.begins(pe, command, program)
         self.service_ps = pe.math.service_ps(command.work)
 
@@ -566,6 +567,8 @@ class PeScheduler:
         self.queue: list[TileJob] = []
         self.pipeline = TilePipeline(pe.name, pe.engine.log, pe.config.pe_tcm.stage_buffers, pe.engine.live)
         self._free, self._free_by = 0, NONE
+        self._plans, self._lookup_ps = pe.engine.plans, pe.mmu.lookup_ps
+        self._other_tiles = pe.config.pe_gemm.other_tiles
 
     def advance(self) -> None:
         """Plan the commands whose operands are complete, in program order."""
@@ -574,23 +577,24 @@ class PeScheduler:
             start, cause, other = job.ready, job.ready_by, self._free_by
             if self._free > start:
                 start, cause, other = self._free, other, cause
-            job.planned_ps = planned = start + self.pe.mmu.lookup_ps
+            job.planned_ps = planned = start + self._lookup_ps
             self._free = planned + job.n * self.tile_ps
             log = self.pe.log
             if log.operation:
-                lookup = self.pe.mmu.lookup_ps
-                self._free_by = log.step(planned, lookup, self.pe.mmu_place, _LOOKUP, job.id, -1, cause, other)
+                self._free_by = log.step(planned, self._lookup_ps, self.pe.mmu_place, _LOOKUP, job.id, -1, cause, other)
                 job.planned_by = Cause(self._free_by)
 
     def job(self, command: Command, program: PeProgram | None) -> Job:
         if isinstance(command, Vector):
-            return VectorJob(self.pe, command, program)
+            vector = VectorJob.__new__(VectorJob)
+            vector.opens(self.pe, command, program)
+            return vector
         if isinstance(command, Dot):
             plan = self._dot(command)
         else:
             assert isinstance(command, Composite)
             plan = self._composite(command)
-        if plan.engine is not None and self.pe.config.pe_gemm.other_tiles:
+        if self._other_tiles and plan.engine is not None:
             command.tag += f"{MATRIX_TILE}{'x'.join(map(str, plan.engine.tile))}"
         if isinstance(command, Dot):
             return TileJob(self.pe, command, program, plan)
@@ -618,13 +622,14 @@ class PeScheduler:
             )
 
     def _dot(self, command: Dot) -> TilePlan:
-        a, b, *acc = command.inputs
+        a, b = command.inputs[0], command.inputs[1]
+        acc = command.inputs[2] if len(command.inputs) > 2 else None
         assert command.output is not None
-        key = (command.mkn, a.dtype.name, b.dtype.name, command.output.dtype.itemsize, len(acc))
-        known = self.pe.engine.plans
+        key = (command.mkn, a.dtype, b.dtype, command.output.dtype.itemsize, acc is None)
+        known = self._plans
         plan = known.get(key)
         if plan is None:
-            plan = known[key] = self._gemm(command.mkn, a, b, acc[0] if acc else None, False)
+            plan = known[key] = self._gemm(command.mkn, a, b, acc, False)
             plan.out = plan.grid("mn", command.output.dtype.itemsize)
         return plan
 
@@ -649,7 +654,7 @@ class PeScheduler:
         kinds = [kind for kind, _ in command.extra]
         in_memory = isinstance(command.a, Ref), isinstance(command.b, Ref)
         key = (command.op, command.b is None, command.acc is None, *in_memory, *kinds, *reads, command.epilogue)
-        known = self.pe.engine.plans
+        known = self._plans
         plan = known.get(key)
         if plan is None:
             plan = known[key] = self._planned(command)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from kernbench._units import KIB, MIB, service_times
 from kernbench.components._command import Value
 from kernbench.config import PeTcmConfig
 from kernbench.errors import OutOfMemoryError
 from kernbench.policy.address.allocator import FirstFit
+
+
+class Space:
+    """`nbytes` of an `area` for a value; once it is returned, they are free from `at` [ps], by event `by`."""
+
+    __slots__ = ("address", "area", "at", "by", "nbytes")
+
+    def opens(self, area: FirstFit, address: int, nbytes: int) -> None:
+        """Set all fields, of an object that compiled code has made without `__init__`."""
+        self.area, self.address, self.nbytes = area, address, nbytes
+        self.at = self.by = 0
 
 
 class PeTcm:
@@ -23,9 +32,7 @@ class PeTcm:
         self.scratch = FirstFit(f"kernel scratch of {name}", start, round(config.kernel_scratch_mb * MIB))
         self.heap = heap
         self._small = config.scratch_result_kib * KIB
-        self._returned_ps: list[int] = []  # ascending, with space and event of each
-        self._returned: list[tuple[FirstFit, int]] = []
-        self._returned_by: list[int] = []
+        self._returned: list[Space] = []  # in order of time
         self.freed_by = 0
 
     def alloc(self, value: Value, loaded: bool, now: int) -> int:
@@ -37,23 +44,32 @@ class PeTcm:
                 f"{self.name}: a tile of shape {value.shape} {value.dtype} takes {nbytes} B, {area.name} has "
                 f"{area.nbytes} B; use smaller tiles, or stream the operand with tl.ref"
             )
-        while self._returned and self._returned_ps[0] <= now:
+        while self._returned:
+            space = self._returned[0]
+            if space.at > now:
+                break
             self._give_back()
+        nbytes = area.aligned(nbytes or 1)
         while True:
-            address = area.take(nbytes or 1)
+            address = area.cut(nbytes)
             if address >= 0:
-                value.space = (area, address)
+                value.space = space = Space.__new__(Space)
+                space.opens(area, address, nbytes)
                 return now
             if not self._returned:
                 return -1
             now = max(now, self._give_back())
 
     def free(self, value: Value, at: int, by: int) -> None:
-        i = bisect_right(self._returned_ps, at)
-        self._returned_ps.insert(i, at)
-        self._returned.insert(i, value.space)
-        self._returned_by.insert(i, by)
-        value.space = None
+        space, returned = value.space, self._returned
+        space.at, space.by, value.space = at, by, None
+        i = len(returned)
+        while i:
+            earlier = returned[i - 1]
+            if earlier.at <= at:
+                break
+            i -= 1
+        returned.insert(i, space)
 
     def full(self, value: Value, loaded: bool) -> OutOfMemoryError:
         area = self.scratch if not loaded and value.nbytes <= self._small else self.heap
@@ -65,11 +81,10 @@ class PeTcm:
         )
 
     def _give_back(self) -> int:
-        area, address = self._returned.pop(0)
-        t, self.freed_by = self._returned_ps.pop(0), self._returned_by.pop(0)
-        freed: FirstFit = area
-        freed.free(address)
-        return t
+        space = self._returned.pop(0)
+        self.freed_by = space.by
+        space.area.join(space.address, space.nbytes)
+        return space.at
 
 
 class PeFetchStore:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -166,17 +165,29 @@ def by_controller(address: int, size: int, nbytes: int, n: int, hashed: bool) ->
     return found
 
 
-class FirstFit:
-    """First-fit allocation from the lowest address; freed space merges with adjacent holes."""
+class Hole:
+    """Free space from `start` to `end`."""
 
-    __slots__ = ("_ends", "_held", "_starts", "alignment", "name", "nbytes")
+    __slots__ = ("end", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+
+
+class FirstFit:
+    """First-fit allocation from the lowest address; freed space merges with adjacent holes.
+
+    `take` and `free` know what is allocated where. Who keeps the size of an allocation itself uses `cut` and `join`.
+    """
+
+    __slots__ = ("_held", "_holes", "alignment", "name", "nbytes")
 
     def __init__(self, name: str, start: int, nbytes: int, alignment: int = ALIGNMENT) -> None:
         self.name = name
         self.alignment = alignment
         first, end = -(-start // alignment) * alignment, (start + nbytes) // alignment * alignment
         self.nbytes = max(0, end - first)
-        self._starts, self._ends = ([first], [end]) if self.nbytes else ([], [])  # of holes
+        self._holes = [Hole(first, end)] if self.nbytes else []  # in order
         self._held: dict[int, int] = {}
 
     def held(self, address: int) -> int:
@@ -185,27 +196,37 @@ class FirstFit:
 
     @property
     def free_bytes(self) -> int:
-        return sum(self._ends) - sum(self._starts)
+        return sum(hole.end - hole.start for hole in self._holes)
 
     @property
     def largest_hole(self) -> int:
         """Bytes of the largest allocation that would succeed."""
-        return max((end - start for start, end in zip(self._starts, self._ends, strict=True)), default=0)
+        return max((hole.end - hole.start for hole in self._holes), default=0)
 
     def take(self, nbytes: int) -> int:
         """Allocate `nbytes`; return the address, or -1 if no hole is large enough."""
         if nbytes <= 0:
             raise AllocationError(f"{self.name}: cannot allocate {nbytes} B; expected a size of at least 1 B")
-        size = -(-nbytes // self.alignment) * self.alignment
-        starts, ends = self._starts, self._ends
-        for i in range(len(starts)):
-            start, end = starts[i], ends[i]
-            if end - start >= size:
-                if start + size == end:
-                    del starts[i], ends[i]
-                else:
-                    starts[i] = start + size
-                self._held[start] = size
+        size = self.aligned(nbytes)
+        address = self.cut(size)
+        if address >= 0:
+            self._held[address] = size
+        return address
+
+    def aligned(self, nbytes: int) -> int:
+        """Bytes of an allocation of `nbytes`."""
+        return -(-nbytes // self.alignment) * self.alignment
+
+    def cut(self, size: int) -> int:
+        """Take `size` bytes, which are aligned; return the address, or -1 if no hole is large enough."""
+        holes = self._holes
+        for i in range(len(holes)):
+            hole = holes[i]
+            start = hole.start
+            if hole.end - start >= size:
+                hole.start = start + size
+                if hole.start == hole.end:
+                    del holes[i]
                 return start
         return -1
 
@@ -226,20 +247,34 @@ class FirstFit:
                 f"{self.name}: free of {address:#x}, where no allocation starts: it was freed before, or belongs to "
                 "another memory; free each allocation once, at the address alloc returned"
             )
-        starts, ends, end = self._starts, self._ends, address + size
-        i = bisect_left(starts, address)
-        following = starts[i] if i < len(starts) else -1
-        before = ends[i - 1] if i else -1
-        joins = following == end
-        if before == address:
-            ends[i - 1] = ends[i] if joins else end
-            if joins:
-                del starts[i], ends[i]
-        elif joins:
-            starts[i] = address
+        self.join(address, size)
+
+    def join(self, address: int, size: int) -> None:
+        """Make the `size` bytes at `address` free again."""
+        holes, end = self._holes, address + size
+        i, n = 0, len(holes)
+        while i < n:  # to the first hole after them
+            middle = (i + n) >> 1
+            hole = holes[middle]
+            if hole.start < address:
+                i = middle + 1
+            else:
+                n = middle
+        following = holes[i] if i < len(holes) else None
+        if following is not None and following.start != end:
+            following = None
+        if i:
+            hole = holes[i - 1]
+            if hole.end == address:
+                hole.end = end
+                if following is not None:
+                    hole.end = following.end
+                    del holes[i]
+                return
+        if following is not None:
+            following.start = address
         else:
-            starts.insert(i, address)
-            ends.insert(i, end)
+            holes.insert(i, Hole(address, end))
 
 
 class PEMemAllocator:
