@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -421,17 +421,28 @@ class Records:
     @cached_property
     def location(self) -> np.ndarray:
         """(sip, cube, pe) of every row's command, int32 of shape (rows, 3); -1 where there is none."""
-        return self.per_row([(c.sip, c.cube, c.pe) for c in self.commands], (-1, -1, -1)).astype(np.int32)
+        return self.per_row(lambda c: (c.sip, c.cube, c.pe), (-1, -1, -1)).astype(np.int32)
 
-    def per_row(self, of_commands: Iterable[Any], none: Any) -> np.ndarray:
+    @cached_property
+    def _distinct_commands(self) -> tuple[list[CommandInfo], np.ndarray]:
+        """The commands, each object once (equal ones of a PE share one), and the index among them of each row's."""
+        numbers: dict[int, int] = {}
+        index = [numbers.setdefault(id(command), len(numbers)) for command in self.commands]
+        distinct = {id(command): command for command in self.commands}
+        rows = np.array([*index, len(numbers)])[self.command]  # command -1 is the last entry
+        return list(distinct.values()), rows
+
+    def per_row(self, of_command: Callable[[CommandInfo], Any], none: Any) -> np.ndarray:
         """Value of each row's command; `none` for rows without a command."""
-        rows: np.ndarray = np.array([*of_commands, none])[self.command]  # command -1 is the last entry
-        return rows
+        distinct, rows = self._distinct_commands
+        found: np.ndarray = np.array([*map(of_command, distinct), none])[rows]
+        return found
 
     def pes(self) -> list[tuple[int, int, int]]:
         """PEs that did work, as sorted (sip, cube, pe)."""
-        used = np.flatnonzero(np.bincount(self.command + 1)) - 1
-        found = {(c.sip, c.cube, c.pe) for i in used if i >= 0 and (c := self.commands[i]).pe >= 0}
+        distinct, rows = self._distinct_commands
+        used = np.bincount(rows, minlength=len(distinct)).tolist()
+        found = {(c.sip, c.cube, c.pe) for c, n in zip(distinct, used, strict=False) if n and c.pe >= 0}
         return sorted(found)
 
     def where(self, mask: np.ndarray) -> Records:

@@ -84,15 +84,14 @@ def breakdown(
 
 def whole_composites(records: Records) -> np.ndarray:
     """Mask of the composites whose tiles were not logged."""
-    tiled = set(records.command[records.tile >= 0].tolist())
-    whole: np.ndarray = records.per_row((i not in tiled for i in range(len(records.commands))), True)
-    whole &= records.is_kind("composite")
-    return whole
+    untiled = np.ones(len(records.commands) + 1, bool)
+    untiled[records.command[records.tile >= 0]] = False
+    return untiled[records.command] & records.is_kind("composite")
 
 
 def _index_of_pe(records: Records, pes: list[tuple[int, int, int]]) -> np.ndarray:
     index = {pe: i for i, pe in enumerate(pes)}
-    return records.per_row((index.get((c.sip, c.cube, c.pe), -1) for c in records.commands), -1)
+    return records.per_row(lambda c: index.get((c.sip, c.cube, c.pe), -1), -1)
 
 
 def _on_axis(

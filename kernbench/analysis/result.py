@@ -313,7 +313,7 @@ class Result:
         columns = {name: pd.Categorical.from_codes(getattr(records, name), pd.Index(of)) for name, of in names.items()}
         times = {"start_ns": records.start_ps / 1000, "end_ns": records.end_ps / 1000}
         plain = {name: getattr(records, name) for name in ("nbytes", "flops", "tile")}
-        command = {"command": records.per_row([command.name for command in records.commands], "")}
+        command = {"command": records.per_row(lambda command: command.name, "")}
         place = dict(zip(("sip", "cube", "pe"), records.location.T, strict=True))
         return pd.DataFrame({**columns, **times, **plain, **command, **place})
 

@@ -138,12 +138,12 @@ class Timeline:
     def _work(self, records: Records) -> dict[str, np.ndarray]:
         stages = np.array([_NUMBER[STAGE_OF[kind]] for kind in records.kinds] or [0])[records.kind]
         components = np.array([self._component(name) for name in records.components] or [0])
-        texts = [self._text(f"{command.name} {command.tag}".strip()) for command in records.commands]
         on_host = components[records.component] == self._component("host")
         return {
             "start": records.start_ps, "end": records.end_ps, "component": components[records.component],
             "stage": stages, "sip": np.where(on_host, records.location[:, 0], -1),
-            "text": records.per_row(texts, self._text("")), "nbytes": records.nbytes, "flops": records.flops,
+            "text": records.per_row(lambda c: self._text(f"{c.name} {c.tag}".strip()), self._text("")),
+            "nbytes": records.nbytes, "flops": records.flops,
             "tile": records.tile,
         }  # fmt: skip
 
