@@ -8,8 +8,10 @@ SIPs: `SipNetwork.path`, in topology/_sip_network.py; in a cube, `CubeLayout.wal
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 from kernbench._units import ns_to_ps
 from kernbench.config._dram import dram
@@ -24,6 +26,14 @@ _IN_CUBE = ("pe_cpu", "pe_dma", "router", *_MEMORIES, "m_cpu", "sram")
 _IN_IO = ("pcie_ep", "io_cpu", "io_noc")
 
 
+def joined(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Join parts, each of which begins where one ends, to a path."""
+    nodes = list(parts[0].nodes)
+    for part in parts[1:]:
+        nodes += part.nodes[1:]
+    return tuple(nodes)
+
+
 def reverse(path: tuple[str, ...]) -> tuple[str, ...]:
     """Route of replies to requests over `path`: the same links in the other direction."""
     return path[::-1]
@@ -35,8 +45,28 @@ def router_of(graph: Graph) -> RouteTable:
     return RouteTable(graph)
 
 
+class Part:
+    """A stretch of a route: node ids. Routes through a cube share its parts, so what is known of one holds for all."""
+
+    __slots__ = ("nodes",)
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        self.nodes = nodes
+
+
+class _Stop(NamedTuple):
+    """An end of routes in a cube: where its router is, and the parts from and to that router, if it is none."""
+
+    place: ParsedId
+    sip: int
+    cube: int
+    at: At
+    leaves: list[Part]
+    enters: list[Part]
+
+
 class RouteTable:
-    """The routes of one machine, each computed once.
+    """The routes of one machine. Each stretch through a cube is computed once.
 
     Examples
     --------
@@ -51,7 +81,11 @@ class RouteTable:
         self._layout = graph.layout
         self._w = graph.w
         self._connections = graph.config.cube.ucie.connections
+        self._steps = {"e": 1, "w": -1, "n": -self._w, "s": self._w}
         self._paths: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._ways: dict[tuple[str, str], list[list[Part]]] = {}
+        self._stops: dict[str, _Stop | None] = {}
+        self._parts: dict[tuple[int, int, At, str, int | At], Part] = {}
         self._merges: dict[tuple[str, str], bool] = {}
 
     def path(self, src: str, dst: str) -> tuple[str, ...]:
@@ -61,11 +95,17 @@ class RouteTable:
         """
         found = self._paths.get((src, dst))
         if found is None:
-            node = self._graph.node
-            # Intern node ids: many routes and links share them.
-            found = tuple([node(node_id).id for node_id in self._find(src, dst)])
+            parts = self._in_sip(src, dst)
+            if parts:
+                return joined(parts)
+            found = self._known(self._find(src, dst))
             self._paths[found[0], found[-1]] = found
         return found
+
+    def _known(self, node_ids: Iterable[str]) -> tuple[str, ...]:
+        """Intern node ids, which many routes and links share."""
+        node = self._graph.node
+        return tuple([node(node_id).id for node_id in node_ids])
 
     @cached_property
     def outstanding_reads(self) -> int:
@@ -99,15 +139,47 @@ class RouteTable:
         edges = [self._graph.edge(*link) for link in pairwise(path)]
         return sum(edge.latency_ps + edge.service_ps(nbytes) for edge in edges)
 
-    def paths(self, src: str, dst: str) -> list[tuple[str, ...]]:
-        """Equally short paths of messages from `src` to `dst`, `path` first."""
+    def ways(self, src: str, dst: str) -> list[list[Part]]:
+        """Equally short paths of messages from `src` to `dst`, `path` first, in parts: each begins where one ends."""
+        found = self._ways.get((src, dst))
+        if found is None:
+            found = self._ways[src, dst] = self._new_ways(src, dst)
+        return found
+
+    def _new_ways(self, src: str, dst: str) -> list[list[Part]]:
+        parts = self._in_sip(src, dst)
+        if parts:
+            return [parts]
         path = self.path(src, dst)
         a, b = naming.parse(src).sip, naming.parse(dst).sip
         if a is None or b is None or a == b:
-            return [path]
+            return [[Part(path)]]
         network = self._graph.sips
         i, j = path.index(naming.io_noc(a)), path.index(naming.io_noc(b))
-        return [(*path[:i], *map(network.node_id, way), *path[j + 1 :]) for way in network.paths(a, b)]
+        return [[Part((*path[:i], *map(network.node_id, way), *path[j + 1 :]))] for way in network.paths(a, b)]
+
+    def _in_sip(self, src: str, dst: str) -> list[Part]:
+        """Parts of a path between cubes of a SIP; none for others."""
+        a, b = self._stop(src), self._stop(dst)
+        if a is None or b is None or a.sip != b.sip or src == dst or _is_behind(b.place, a.place):
+            return []
+        sides, conn = self._cube_sides(a.cube, b.cube), _connection(a.place, b.place) % self._connections
+        return [*a.leaves, *self._walk(a.sip, a.cube, a.at, sides, conn, b.at), *b.enters]
+
+    def _stop(self, node_id: str) -> _Stop | None:
+        """Return the end of routes that a node of a cube is; None for other nodes."""
+        if node_id not in self._stops:
+            place = naming.parse(node_id)
+            stop = None
+            if place.kind in _IN_CUBE:
+                own, at = self._graph.node(node_id).id, self._at(place)
+                assert place.sip is not None
+                assert place.cube is not None
+                router = self._graph.node(naming.router(place.sip, place.cube, *at)).id
+                leaves, enters = ([], []) if own == router else ([Part((own, router))], [Part((router, own))])
+                stop = _Stop(place, place.sip, place.cube, at, leaves, enters)
+            self._stops[node_id] = stop
+        return self._stops[node_id]
 
     def merges(self, src: str, dst: str) -> bool:
         """Whether routes and replies reach the link from `src` to `dst` over more than one link.
@@ -142,13 +214,8 @@ class RouteTable:
         a, b = self._end(src), self._end(dst)
         if src == dst:
             return (src,)
-        if a.kind == "llc" and b.kind == "hbm_ctrl":
+        if _is_behind(b, a):
             return src, dst
-        if a.cube is not None and b.cube is not None and a.sip == b.sip:
-            assert a.sip is not None
-            sides = self._cube_sides(a.cube, b.cube)
-            walk = self._walk(a.sip, a.cube, self._at(a), sides, _connection(a, b) % self._connections, self._at(b))
-            return (*_own(src, a), *walk, *reverse(_own(dst, b)))
         first = b.sip if a.sip is None else a.sip
         last = a.sip if b.sip is None else b.sip
         assert first is not None, "host and host are one node"
@@ -182,36 +249,48 @@ class RouteTable:
         (row, col), (to_row, to_col) = divmod(src, self._w), divmod(dst, self._w)
         return ("e" if to_col > col else "w") * abs(to_col - col) + ("s" if to_row > row else "n") * abs(to_row - row)
 
-    def _walk(self, sip: int, cube: int, at: At, sides: str, conn: int, end: At) -> list[str]:
+    def _walk(self, sip: int, cube: int, at: At, sides: str, conn: int, end: At) -> list[Part]:
         """Routers and ports from `at` in `cube`, leaving over `sides`, to `end` in the last cube."""
-        steps = {"e": 1, "w": -1, "n": -self._w, "s": self._w}
-        nodes: list[str] = []
+        parts = []
         for side in sides:
-            port, back = self._layout.ports[side, conn], OPPOSITE[side]
-            nodes += [naming.router(sip, cube, *here) for here in self._layout.walk(at, port)]
-            nodes += [naming.ucie(sip, cube, side, conn), naming.ucie(sip, cube + steps[side], back, conn)]
-            cube, at = cube + steps[side], self._layout.ports[back, conn]
-        return nodes + [naming.router(sip, cube, *here) for here in self._layout.walk(at, end)]
+            parts.append(self._part(sip, cube, at, side, conn))
+            cube, at = cube + self._steps[side], self._layout.ports[OPPOSITE[side], conn]
+        parts.append(self._part(sip, cube, at, "", end))
+        return parts
+
+    def _part(self, sip: int, cube: int, at: At, side: str, to: Any) -> Part:
+        """Return the part from `at` to the next cube, over connection `to` of a side, or to router `to`."""
+        found = self._parts.get((sip, cube, at, side, to))
+        if found is None:
+            walk = self._layout.walk(at, self._layout.ports[side, to] if side else to)
+            nodes = [naming.router(sip, cube, *here) for here in walk]
+            if side:
+                back, beyond = OPPOSITE[side], cube + self._steps[side]
+                nodes += [naming.ucie(sip, cube, side, to), naming.ucie(sip, beyond, back, to)]
+                nodes.append(naming.router(sip, beyond, *self._layout.ports[back, to]))
+            found = self._parts[sip, cube, at, side, to] = Part(self._known(nodes))
+        return found
 
     def _up(self, src: str, a: ParsedId, sip: int, conn: int) -> tuple[str, ...]:
         """Path from `src` to the network of its SIP's IO chiplet (of `sip` for the host)."""
-        noc = naming.io_noc(sip)
-        if a.cube is None:
+        stop = self._stop(src)
+        if stop is None:
             return reverse(_down_in_io(src, a, sip))
-        row, col = divmod(a.cube, self._w)
-        walk = self._walk(sip, a.cube, self._at(a), "w" * col, conn, self._layout.ports["w", conn])
+        row, col = divmod(stop.cube, self._w)
+        walk = self._walk(sip, stop.cube, stop.at, "w" * col, conn, self._layout.ports["w", conn])
         shore = naming.ucie(sip, row * self._w, "w", conn)
-        return (*_own(src, a), *walk, shore, naming.io_ucie(sip, row, conn), noc)
+        return (*joined([*stop.leaves, *walk]), shore, naming.io_ucie(sip, row, conn), naming.io_noc(sip))
 
     def _down(self, dst: str, b: ParsedId, sip: int, conn: int) -> tuple[str, ...]:
         """Path from the network of the IO chiplet of `dst` (of `sip` for the host) to it."""
-        if b.cube is None:
+        stop = self._stop(dst)
+        if stop is None:
             return _down_in_io(dst, b, sip)
-        row, col = divmod(b.cube, self._w)
+        row, col = divmod(stop.cube, self._w)
         first = row * self._w
-        walk = self._walk(sip, first, self._layout.ports["w", conn], "e" * col, conn, self._at(b))
+        walk = self._walk(sip, first, self._layout.ports["w", conn], "e" * col, conn, stop.at)
         shore = naming.ucie(sip, first, "w", conn)
-        return (naming.io_noc(sip), naming.io_ucie(sip, row, conn), shore, *walk, *reverse(_own(dst, b)))
+        return (naming.io_noc(sip), naming.io_ucie(sip, row, conn), shore, *joined([*walk, *stop.enters]))
 
 
 def _down_in_io(dst: str, b: ParsedId, sip: int) -> tuple[str, ...]:
@@ -221,9 +300,9 @@ def _down_in_io(dst: str, b: ParsedId, sip: int) -> tuple[str, ...]:
     return (noc,) if dst == noc else (noc, dst)
 
 
-def _own(node_id: str, place: ParsedId) -> tuple[str, ...]:
-    """Node before its router; empty if it is the router."""
-    return () if place.kind == "router" else (node_id,)
+def _is_behind(memory: ParsedId, place: ParsedId) -> bool:
+    """Whether a path from the cache at `place` leads straight into its memory."""
+    return place.kind == "llc" and memory.kind == "hbm_ctrl"
 
 
 def _connection(a: ParsedId, b: ParsedId) -> int:

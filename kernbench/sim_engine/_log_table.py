@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,12 +57,22 @@ class LogTable:
         rows: memoryview = self._blocks[at].data
         return rows
 
-    def rows(self) -> np.ndarray:
-        """Return all rows so far."""
-        last = self.last[: self.place + self.width]  # the rest would take pages for nothing
-        return np.concatenate([*self._blocks[:-1], np.asarray(last, np.int64)]).reshape(-1, self.width)
+    def _parts(self) -> Iterator[np.ndarray]:
+        """Yield the rows of each block."""
+        for block in self._blocks[:-1]:
+            yield block.reshape(-1, self.width)
+        yield np.asarray(self.last, np.int64)[: self.place + self.width].reshape(-1, self.width)
+
+    def rows(self, numbers: slice = slice(None)) -> np.ndarray:
+        """Return `numbers` of all rows so far."""
+        return np.concatenate([part[:, numbers] for part in self._parts()])
 
     def columns(self, types: Mapping[str, type]) -> dict[str, np.ndarray]:
         """Return the first columns, with these names and types."""
-        table = self.rows()
-        return {name: table[:, i].astype(dtype) for i, (name, dtype) in enumerate(types.items())}
+        found: dict[str, np.ndarray] = {name: np.empty(self._rows, dtype) for name, dtype in types.items()}
+        end = 0
+        for part in self._parts():
+            start, end = end, end + len(part)
+            for i, column in enumerate(found.values()):
+                column[start:end] = part[:, i]
+        return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from kernbench._engine_selection import CORE, engine
 from kernbench._registry import COMPONENTS
 from kernbench._units import ACK_BYTES, ServiceTimes, service_times
 from kernbench.errors import ArgumentError
-from kernbench.policy._routing import router_of
+from kernbench.policy._routing import Part, reverse, router_of
 from kernbench.sim_engine._python_core import Hop
 from kernbench.sim_engine._router_networks import REPLY, REQUEST, RouterNetworks
 from kernbench.sim_engine._transaction import COUNT_BITS, Memory, Reply, Route, Transaction
@@ -52,8 +52,11 @@ class Network:
         self.graph, self.core, self.tie_seed = graph, core, tie_seed
         self.flit_bytes, self.command_bytes = graph.config.system.flit_bytes, graph.config.system.command_bytes
         self.links: dict[tuple[str, str], Link] = {}
-        self.routes: dict[tuple[str, str], Route] = {}
+        self.routes: list[Route] = []
+        self._by_ends: dict[tuple[str, str], Route] = {}
         self._router = router_of(graph)
+        self._there: dict[Part, tuple[Link, ...]] = {}
+        self._back: dict[Part, tuple[Link, ...]] = {}
         self._first: dict[int, Route] = {}
         self._hooks: dict[str, tuple[int, _Hook]] = {}
         self._kinds: dict[int, tuple[bool, ServiceTimes]] = {}  # of links, by the edge that equal cubes share
@@ -119,37 +122,45 @@ class Network:
 
     def route(self, src: str, dst: str) -> Route:
         """Route of the next message, cached; drawn from equally long routes if there are several."""
-        route = self.routes.get((src, dst))
+        route = self._by_ends.get((src, dst))
         if route is None:
-            alternatives = [self._make(pairwise(path)) for path in self._router.paths(src, dst)]
-            for i, each in enumerate(alternatives):
-                self.routes[f"alternative {i} {src}" if i else src, dst] = each
-                if len(alternatives) > 1:
+            alternatives = [self._make(parts) for parts in self._router.ways(src, dst)]
+            if len(alternatives) > 1:
+                for each in alternatives:
                     each.alternatives = tuple(alternatives)
-            route = alternatives[0]
+            route = self._by_ends[src, dst] = alternatives[0]
         return route.drawn()
 
     def back(self, route: Route) -> Route:
         """Reverse route, for replies, acknowledgements and credits; cached."""
         if route.reply is None:
-            links = route.links
-            route.reply = self._make([(link.dst, link.src) for link in reversed(links)], REPLY)
-            number = route.alternatives.index(route) if route.alternatives else 0
-            self.routes[f"reply {number} {links[0].src}", links[-1].dst] = route.reply
+            route.reply = self._make(route.parts, REPLY)
             if route.alternatives:
                 route.reply.alternatives = tuple([self.back(each) for each in route.alternatives])
         return route.reply
 
-    def _make(self, pairs: Iterable[tuple[str, str]], message_class: int = REQUEST) -> Route:
-        known, make = self.links.get, self.link
-        links = tuple([known(pair) or make(*pair) for pair in pairs])
+    def _make(self, parts: Sequence[Part], message_class: int = REQUEST) -> Route:
+        found: list[Link] = []
+        for part in parts if message_class == REQUEST else reversed(parts):
+            found += self._links_of(part, message_class)
+        links = tuple(found)
         links[0].merges = True
         if self.routers is not None:
             self.routers.attach((links[0].src, *[link.dst for link in links]), links, message_class)
         node = self.graph.index(links[0].src)
-        route = Route(links, node << COUNT_BITS, self._first.get(node), self.flit_bytes)
+        route = Route(links, node << COUNT_BITS, self._first.get(node), self.flit_bytes, parts)
         self._first.setdefault(node, route)
+        self.routes.append(route)
         return route
+
+    def _links_of(self, part: Part, message_class: int) -> tuple[Link, ...]:
+        """Links along a part, or back."""
+        known = self._there if message_class == REQUEST else self._back
+        links = known.get(part)
+        if links is None:
+            nodes = part.nodes if message_class == REQUEST else reverse(part.nodes)
+            links = known[part] = tuple([self.link(*ends) for ends in pairwise(nodes)])
+        return links
 
     def send(self, route: Route, nbytes: int, key: int, fn: _Callback, arg: object, each: bool = False) -> None:
         """Send `nbytes` (>= 0) now; `fn(arg)` is called when the last byte has arrived."""

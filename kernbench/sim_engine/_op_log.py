@@ -263,7 +263,7 @@ def link_table(engine: GraphEngine) -> LinkTable:
     at: list[int] = []
     nbytes: list[int] = []
     flits: dict[int, tuple[list[int], list[int]]] = {}
-    for route in engine.network.routes.values():
+    for route in engine.network.routes:
         counts = route.counts()
         if not any(counts.values()):
             continue
@@ -323,10 +323,9 @@ def dependencies(engine: GraphEngine) -> Dependencies:
                 links[path[at], path[at + 1]] = _times(graph, link)
                 links[path[at + 1], path[at]] = _times(graph, back)
     # Candidate causes of every row and of every transfer, two per number; transfers in flight start at -1.
-    every = log.moves.rows()
-    causes, sent = log.rows.rows()[:, -2:], every[:, -2:]
-    moves, steps, paths = log.moves.columns(TRANSFERS), log.steps.columns(STEPS), log.paths.columns(STAGE_PATHS)
-    moves["wait"] = every[:, 12]  # numbers of all waits, which may not fit into the column
+    causes, sent = (table.rows(slice(-2, None)) for table in (log.rows, log.moves))
+    moves = log.moves.columns(TRANSFERS | {"wait": np.int64})  # of all waits, which may not fit into its own type
+    steps, paths = log.steps.columns(STEPS), log.paths.columns(STAGE_PATHS)
     under_way = moves["start_ps"] < 0
     if under_way.any():
         number = np.where(under_way, -1, np.cumsum(~under_way) - 1)

@@ -10,6 +10,7 @@ cdef class Route:
     cdef int64_t _flits, _latest, _latest_flits
     cdef public Route first
     cdef public tuple links, alternatives
+    cdef public object parts
     cdef dict _smaller
     cdef public Route reply
     @cython.locals(first=Route)

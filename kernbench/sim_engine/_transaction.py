@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
+    from kernbench.policy._routing import Part
     from kernbench.sim_engine._causes import Cause
     from kernbench.sim_engine._network import Link
 
@@ -17,7 +18,7 @@ COUNT_BITS = 34  # of messages from one node; the rest of 63 bits numbers the no
 
 
 class Route:
-    """The links from one node to another.
+    """The links from one node to another, of the `parts` of a path, along it or back.
 
     `base` and `sent` of the `first` route from the source make the keys of its transactions. Flits are counted by size:
     bytes and busy time of links follow from these, so nothing is counted per hop. `alternatives` are the equally long
@@ -36,12 +37,15 @@ class Route:
         "links",
         "logged",
         "nbytes",
+        "parts",
         "reply",
         "sent",
     )
 
-    def __init__(self, links: tuple[Link, ...], base: int, first: Route | None, flit_bytes: int) -> None:
-        self.links, self.base, self.flit_bytes = links, base, flit_bytes
+    def __init__(
+        self, links: tuple[Link, ...], base: int, first: Route | None, flit_bytes: int, parts: Sequence[Part] = ()
+    ) -> None:
+        self.links, self.base, self.flit_bytes, self.parts = links, base, flit_bytes, parts
         self.first, self.sent = self if first is None else first, 0
         self.reply: Route | None = None
         self.nbytes = 0

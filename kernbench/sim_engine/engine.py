@@ -183,6 +183,11 @@ class GraphEngine:
 
     def locate(self, pa: int) -> tuple[str, int]:
         """(memory node, offset in it) of a physical address."""
+        if pa & HBM_BIT and not self.addresses.controllers:
+            offset = (pa & (HBM_BIT - 1)) % self.addresses.slice_bytes
+            found = self._memories.get(pa - offset)
+            if found is not None:
+                return found, offset
         place = self.addresses.locate(pa)
         if place.component == "hbm_ctrl" and self.addresses.controllers:
             assert place.pe is not None

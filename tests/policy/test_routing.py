@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernbench._units import FLIT_BYTES, serialization_ps
 from kernbench.errors import KernbenchError
-from kernbench.policy._routing import RouteTable, reverse
+from kernbench.policy._routing import RouteTable, joined, reverse
 from kernbench.topology import _naming as naming
 from tests.topology.machines import default, ends, machines
 
@@ -127,6 +127,18 @@ def test_the_asking_pe_chooses_the_connection_else_the_target_and_an_m_cpu_has_0
 def test_a_route_is_found_once(router):
     assert router.path(PE0, "sip1.cube3.sram") is router.path(PE0, "sip1.cube3.sram")
     assert router.path(PE0, PE0) == (PE0,)
+
+
+def test_routes_through_a_cube_share_its_parts(router):
+    (first,) = router.ways("sip0.cube0.pe0.pe_dma", "sip0.cube6.hbm_ctrl.pe0")
+    (second,) = router.ways("sip0.cube0.pe0.pe_dma", "sip0.cube10.hbm_ctrl.pe5")
+    # From the PE to its router, through cubes 0, 1 and 2 into 6; then to the memory, or on into 10.
+    assert len(first) == 1 + 3 + 2
+    assert [a is b for a, b in zip(first, second, strict=False)] == [True] * 4 + [False] * 2
+    (other,) = router.ways("sip0.cube0.pe1.pe_dma", "sip0.cube6.hbm_ctrl.pe0")  # over another connection
+    assert not {*first[:-1]} & {*other}
+    for parts in (first, second, other):
+        assert joined(parts) == router.path(parts[0].nodes[0], parts[-1].nodes[-1])
 
 
 def test_ports_are_no_ends(router):
