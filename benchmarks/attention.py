@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,9 +16,10 @@ from kernbench.topology.builder import resolve_topology
 
 
 def measure() -> Iterator[Row]:
-    """Yield the validation panels together, a decode step on one SIP, and the whole report."""
+    """Yield the validation panels together, a decode step on one SIP, a prefill, and the whole report."""
     yield panels()
-    yield decoded(32768)
+    yield replace(simulated("decode of one token at", gqa.Case("decode", 32768)), target="< 5 s")
+    yield simulated("prefill of", gqa.Case("prefill", 2048, query_heads=8, represents=8, causal=True))
     yield reported()
 
 
@@ -34,18 +36,13 @@ def panels() -> Row:
     return Row("attention, four validation panels, values compared with numpy", seconds, target="< 2 s")
 
 
-def decoded(context: int) -> Row:
-    """Return one decode step of one sequence over the PEs of a SIP, timing alone."""
+def simulated(what: str, case: gqa.Case) -> Row:
+    """Return one step of one sequence, timing alone."""
     machine = resolve_topology("preset:default")
-    setting = gqa.Case("decode", context).setting(machine.config)
+    setting = case.setting(machine.config)
     seconds, result = best(lambda: attention.run(machine, setting))
     rate = f"{len(result.records.commands) / seconds / 1000:.0f} k commands/s"
-    return Row(
-        f"Llama-3 70B, decode of one token at {context:,} on {setting.programs} PEs",
-        seconds,
-        rate,
-        target="< 5 s",
-    )
+    return Row(f"Llama-3 70B, {what} {case.context:,} on {setting.programs} PEs", seconds, rate)
 
 
 def reported() -> Row:
