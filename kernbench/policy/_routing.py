@@ -26,7 +26,7 @@ _IN_CUBE = ("pe_cpu", "pe_dma", "router", *_MEMORIES, "m_cpu", "sram")
 _IN_IO = ("pcie_ep", "io_cpu", "io_noc")
 
 
-def joined(parts: Sequence[Part]) -> tuple[str, ...]:
+def path_of(parts: Sequence[Part]) -> tuple[str, ...]:
     """Join parts, each of which begins where one ends, to a path."""
     nodes = list(parts[0].nodes)
     for part in parts[1:]:
@@ -97,7 +97,7 @@ class RouteTable:
         if found is None:
             parts = self._in_sip(src, dst)
             if parts:
-                return joined(parts)
+                return path_of(parts)
             found = self._known(self._find(src, dst))
             self._paths[found[0], found[-1]] = found
         return found
@@ -279,7 +279,7 @@ class RouteTable:
         row, col = divmod(stop.cube, self._w)
         walk = self._walk(sip, stop.cube, stop.at, "w" * col, conn, self._layout.ports["w", conn])
         shore = naming.ucie(sip, row * self._w, "w", conn)
-        return (*joined([*stop.leaves, *walk]), shore, naming.io_ucie(sip, row, conn), naming.io_noc(sip))
+        return (*path_of([*stop.leaves, *walk]), shore, naming.io_ucie(sip, row, conn), naming.io_noc(sip))
 
     def _down(self, dst: str, b: ParsedId, sip: int, conn: int) -> tuple[str, ...]:
         """Path from the network of the IO chiplet of `dst` (of `sip` for the host) to it."""
@@ -290,7 +290,7 @@ class RouteTable:
         first = row * self._w
         walk = self._walk(sip, first, self._layout.ports["w", conn], "e" * col, conn, stop.at)
         shore = naming.ucie(sip, first, "w", conn)
-        return (naming.io_noc(sip), naming.io_ucie(sip, row, conn), shore, *joined([*walk, *stop.enters]))
+        return (naming.io_noc(sip), naming.io_ucie(sip, row, conn), shore, *path_of([*walk, *stop.enters]))
 
 
 def _down_in_io(dst: str, b: ParsedId, sip: int) -> tuple[str, ...]:

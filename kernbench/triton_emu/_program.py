@@ -724,9 +724,10 @@ class Program:
 
     def _place(self, name: str, x: Tile, axis: int | None, keep: bool) -> Tile:
         function, nan = (np.argmax, -math.inf) if name == "argmax" else (np.argmin, math.inf)
+        floating = x.dtype.is_floating_point
 
         def find(a: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
-            if x.dtype.is_floating_point:
+            if floating:
                 a = np.where(np.isnan(a), nan, a)
             return np.asarray(function(a, axis=axis[0]) if len(axis) == 1 else function(a))
 

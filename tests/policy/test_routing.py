@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernbench._units import FLIT_BYTES, serialization_ps
 from kernbench.errors import KernbenchError
-from kernbench.policy._routing import RouteTable, joined, reverse
+from kernbench.policy._routing import RouteTable, path_of, reverse
 from kernbench.topology import _naming as naming
 from tests.topology.machines import default, ends, machines
 
@@ -138,7 +138,7 @@ def test_routes_through_a_cube_share_its_parts(router):
     (other,) = router.ways("sip0.cube0.pe1.pe_dma", "sip0.cube6.hbm_ctrl.pe0")  # over another connection
     assert not {*first[:-1]} & {*other}
     for parts in (first, second, other):
-        assert joined(parts) == router.path(parts[0].nodes[0], parts[-1].nodes[-1])
+        assert path_of(parts) == router.path(parts[0].nodes[0], parts[-1].nodes[-1])
 
 
 def test_ports_are_no_ends(router):

@@ -45,6 +45,13 @@ def test_the_bench_writes_the_validation_sweep(monkeypatch, tmp_path):
         assert (counts["dma_read_count"], counts["dma_write_count"]) == (3 * n, n)  # q, k, v; the result
 
 
+def test_values_change_no_time():
+    # Blocks of q are turned and dropped; their space is free when that ends, and loads wait for it.
+    setting = study.Setting("prefill", 8, tokens=64, group=8, causal=True)
+    without, valued = (study.measured(study.run(MACHINE, setting, data=data)) for data in (False, True))
+    assert valued == without
+
+
 def test_elsewhere_the_bench_executes_the_notebook(monkeypatch, tmp_path):
     asked = []
     monkeypatch.delenv("GQA_VALIDATION", raising=False)

@@ -137,6 +137,34 @@ def test_temporaries_are_dropped_at_once():
     assert b.shape == (4,)
 
 
+KEPT_BY_NONE = {
+    "abs": lambda tl, x: tl.abs(x), "exp": lambda tl, x: tl.exp(x), "trans": lambda tl, x: tl.trans(x),
+    "permute": lambda tl, x: tl.permute(x, 1, 0), "max": lambda tl, x: tl.max(x, 0), "sum": lambda tl, x: tl.sum(x, 0),
+    "argmax": lambda tl, x: tl.argmax(x, 0), "indices": lambda tl, x: tl.max(x, 0, return_indices=True),
+    "cumsum": lambda tl, x: tl.cumsum(x, 0), "softmax": lambda tl, x: tl.softmax(x), "sort": lambda tl, x: tl.sort(x),
+    "flip": lambda tl, x: tl.flip(x, 0), "cast": lambda tl, x: x.to(tl.float16), "bool": lambda tl, x: x.to(tl.int1),
+    "bitcast": lambda tl, x: x.to(tl.int32, bitcast=True), "add": lambda tl, x: x + 1, "mod": lambda tl, x: x % 3,
+    "fma": lambda tl, x: tl.fma(x, 2.0, x), "where": lambda tl, x: tl.where(x > 0, x, 0.0),
+    "clamp": lambda tl, x: tl.clamp(x, 0.0, 1.0), "maximum": lambda tl, x: tl.maximum(x, 0.0),
+    "copy": lambda tl, x: tl.copy(x), "broadcast": lambda tl, x: tl.broadcast_to(x[None], (2, 64, 64)),
+    "dot": lambda tl, x: tl.dot(x, x, x), "dot of a transpose": lambda tl, x: tl.dot(x, x.T),
+    "dot of stacks": lambda tl, x: tl.dot(x[None], x[None]), "reduce": lambda tl, x: tl.reduce(x, 0, tl.fdiv),
+    "scan": lambda tl, x: tl.associative_scan(x, 0, tl.add), "join": lambda tl, x: tl.join(x, x),
+    "full": lambda tl, x: tl.full((4,), tl.sum(x), tl.float32), "pow": lambda tl, x: tl.pow(x, x),
+    "gather": lambda tl, x: tl.gather(x, x.to(tl.int32) - 1, 0), "not": lambda tl, x: ~x.to(tl.int32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", KEPT_BY_NONE.values(), ids=KEPT_BY_NONE)
+def test_a_command_with_values_keeps_no_handle(operation):
+    # The function of a command is a closure, which may hold more than it needs; in compiled code it shares one scope.
+    tl, backend, x_ptr = program(np.ones((64, 64), np.float32))
+    x = tl.load(x_ptr, shape=(64, 64))
+    value, found = x._held, operation(tl, x)
+    del x
+    assert any(dropped is value for dropped in backend.dropped), found
+
+
 def test_constants_are_never_dropped():
     tl, backend, p = program(np.zeros(4, np.float32))
     tl.load(p + (tl.arange(0, 4) * 2) // 2)
