@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernbench.errors import KernelError
-from kernbench.triton_emu._handles import Pointer
+from kernbench.triton_emu._handles import _METHODS, Pointer, Tensor
 from kernbench.triton_emu.testing import run_kernel
 from tests.triton_emu.recorder import program
 
@@ -193,3 +193,7 @@ def test_addresses_are_exact_beyond_32_bits():
     assert known < known + 1
     with pytest.raises(AttributeError, match="a pointer has no attribute 'sum'"):
         Pointer(64, tl.float32).sum()
+
+
+def test_a_method_of_a_tensor_is_the_function_of_its_name():
+    assert [getattr(Tensor, name).__name__ for name in _METHODS] == [*_METHODS]
