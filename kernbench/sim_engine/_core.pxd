@@ -1,6 +1,6 @@
 """What compiled modules see of the core."""
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from kernbench.sim_engine._callee cimport Callee
 from kernbench.sim_engine._transaction cimport Route
@@ -46,10 +46,33 @@ cdef struct Arrival:  # an entry of a train behind a link
     int next  # of the same link, or of those that are free
 
 
-cdef struct Calendar:  # a binary heap
+cdef struct Heap:
     Entry* at
     int n
     int room
+
+
+cdef struct Later:  # an entry in the list of its slot; or free
+    Entry entry
+    int next
+
+
+cdef enum:
+    SLOTS = 1024  # a power of 2
+    WORDS = 16  # with a bit for each slot
+
+
+cdef struct Calendar:
+    Heap soon
+    Heap far  # SLOTS or more ahead when they were added
+    Later* later  # the `n_later` entries in lists; `free` is the first place that is free
+    int first[SLOTS]  # of the slots whose bit in `filled` is set
+    uint64_t filled[WORDS]
+    int64_t slot  # the last one that has entered `soon`
+    int64_t next  # of `later` and `far`
+    int n_later
+    int room
+    int free
 
 
 cdef struct Lane:  # entries that are processed apart; `now` and `latest` are set while another lane's are processed
@@ -188,6 +211,7 @@ cdef class Core:
     cdef int push_train(self, Link link, int64_t t, int64_t number, int kind, Train train, int k=*, int64_t wait=*) except -1
     cdef int follow(self, Link link, Entry* entry) except -1
     cdef int next_of(self, Link link) except -1
+    cdef bint ready(self) except -1
     cdef int call(self, fn, arg) except -1
     cdef Train start(self, tuple links, int64_t count, int64_t size, int64_t key, fn, arg, bint each, int64_t a, int64_t d)
     cdef int64_t waited(self, Link link, int64_t key, int64_t wait, int64_t arrival, int64_t start) except? -1

@@ -23,11 +23,22 @@ from cpython.list cimport PyList_GET_ITEM, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport qsort
-from libc.string cimport memmove
+from libc.string cimport memmove, memset
 
 cimport cython
+
+cdef extern from *:
+    """
+    #ifdef _MSC_VER
+    #include <intrin.h>
+    static int lowest_bit(unsigned __int64 x) { unsigned long i; _BitScanForward64(&i, x); return (int)i; }
+    #else
+    #define lowest_bit(x) __builtin_ctzll(x)
+    #endif
+    """
+    int lowest_bit(uint64_t x) noexcept nogil
 
 from kernbench.sim_engine._transaction cimport Transaction
 from kernbench.sim_engine._waits cimport Waits
@@ -43,7 +54,7 @@ from kernbench._units import ACK_BYTES, ns_to_ps
 cdef int64_t FIRST_EVENT = 0, NORMAL = 1, ARRIVAL = 2
 cdef int64_t LIMIT = <int64_t>1 << 62
 cdef int64_t LAST = <int64_t>1 << 62
-cdef int NUMBER_BITS = 40
+cdef int NUMBER_BITS = 40, SLOT_BITS = 3, FEW = 256
 
 # Arrivals at a link, after a train had to be split there, until a train may reserve it ahead again.
 cdef int BACKOFF = 256
@@ -115,7 +126,7 @@ cdef inline int add(Lines* lines, int64_t a, int64_t d, int64_t wait=0) except -
 # A heap of four branches is half as deep as one of two, and the four lie in neighbouring lines of the cache.
 
 
-cdef inline int insert(Calendar* heap, Entry* entry) except -1:
+cdef inline int insert(Heap* heap, Entry* entry) except -1:
     cdef int i = heap.n, parent
     if i == heap.room:
         more_room(<void**>&heap.at, &heap.room, sizeof(Entry))
@@ -131,16 +142,11 @@ cdef inline int insert(Calendar* heap, Entry* entry) except -1:
     return 0
 
 
-cdef inline void remove(Calendar* heap) noexcept nogil:
-    cdef Entry last
+cdef inline void remove(Heap* heap) noexcept nogil:
+    """Remove the first entry."""
     heap.n -= 1
-    if heap.n:
-        last = heap.at[heap.n]
-        replace(heap, &last)
-
-
-cdef inline void replace(Calendar* heap, Entry* entry) noexcept nogil:
     cdef Entry* at = heap.at
+    cdef Entry* entry = &at[heap.n]
     cdef int n = heap.n, i = 0, child = 1, end, j
     while child < n:
         end = child + 4 if child + 4 < n else n
@@ -153,6 +159,111 @@ cdef inline void replace(Calendar* heap, Entry* entry) noexcept nogil:
         i = child
         child = 4 * i + 1
     at[i] = entry[0]
+
+
+# A calendar with few entries is the heap `soon`. Of one with many, most are for the next 8 ns: they are in lists, one for
+# each slot of 8 ps, and are added without being compared. The list of slot `next` enters the heap when it is due.
+
+
+cdef inline int add_entry(Calendar* calendar, Entry* entry) except -1:
+    cdef int64_t slot = entry.place.t >> SLOT_BITS
+    cdef int i = calendar.free, at = slot & (SLOTS - 1)
+    cdef uint64_t bit = <uint64_t>1 << (at & 63)
+    if slot <= calendar.slot or calendar.soon.n + calendar.n_later + calendar.far.n < FEW:
+        return insert(&calendar.soon, entry)
+    if slot < calendar.next:
+        calendar.next = slot
+    if slot - calendar.slot >= SLOTS:
+        return insert(&calendar.far, entry)
+    if i < 0:  # all are taken
+        i = calendar.n_later
+        if i == calendar.room:
+            more_room(<void**>&calendar.later, &calendar.room, sizeof(Later))
+    else:
+        calendar.free = calendar.later[i].next
+    calendar.n_later += 1
+    calendar.later[i].entry = entry[0]
+    calendar.later[i].next = calendar.first[at] if calendar.filled[at >> 6] & bit else -1
+    calendar.filled[at >> 6] |= bit
+    calendar.first[at] = i
+    return 0
+
+
+cdef int look_on(Calendar* calendar) noexcept nogil:
+    """Set `next`, to LIMIT if there are no other entries than those in `soon`."""
+    cdef int at = (calendar.slot + 1) & (SLOTS - 1), word = at >> 6
+    cdef uint64_t filled = calendar.filled[word] >> (at & 63)
+    calendar.next = LIMIT
+    if calendar.n_later and filled:
+        calendar.next = calendar.slot + 1 + lowest_bit(filled)
+    elif calendar.n_later:
+        calendar.next = calendar.slot + 1 - (at & 63)
+        while True:
+            calendar.next += 64
+            word = (word + 1) & (WORDS - 1)
+            if calendar.filled[word]:
+                calendar.next += lowest_bit(calendar.filled[word])
+                break
+    if calendar.far.n:
+        calendar.next = min(calendar.next, calendar.far.at[0].place.t >> SLOT_BITS)
+    return 0
+
+
+cdef int64_t first_time(Calendar* calendar) noexcept nogil:
+    """Get the time of the first entry, LIMIT if there is none."""
+    cdef int64_t t = calendar.soon.at[0].place.t if calendar.soon.n else LIMIT
+    cdef int i = -1, at = calendar.next & (SLOTS - 1)
+    if calendar.next <= t >> SLOT_BITS:
+        if calendar.far.n:
+            t = min(t, calendar.far.at[0].place.t)
+        if calendar.next - calendar.slot < SLOTS and calendar.filled[at >> 6] & <uint64_t>1 << (at & 63):
+            i = calendar.first[at]
+    while i >= 0:
+        t = min(t, calendar.later[i].entry.place.t)
+        i = calendar.later[i].next
+    return t
+
+
+cdef inline bint any_by(Calendar* calendar, int64_t t) noexcept nogil:
+    """Whether an entry comes at `t` or before."""
+    if calendar.soon.n and calendar.soon.at[0].place.t <= t:
+        return True
+    return calendar.next <= t >> SLOT_BITS and (calendar.next < t >> SLOT_BITS or first_time(calendar) <= t)
+
+
+cdef inline bint is_due(Calendar* calendar) noexcept nogil:
+    """Whether the first entry may be in slot `next`."""
+    return calendar.next < LIMIT and (not calendar.soon.n or calendar.soon.at[0].place.t >> SLOT_BITS >= calendar.next)
+
+
+cdef int go_on(Calendar* calendar) except -1:
+    """Move the entries of slot `next` to `soon`."""
+    cdef int at = calendar.next & (SLOTS - 1), i, last
+    cdef uint64_t bit = <uint64_t>1 << (at & 63)
+    if calendar.next - calendar.slot < SLOTS and calendar.filled[at >> 6] & bit:
+        calendar.filled[at >> 6] ^= bit
+        i = last = calendar.first[at]
+        while i >= 0:
+            insert(&calendar.soon, &calendar.later[i].entry)
+            calendar.n_later -= 1
+            last, i = i, calendar.later[i].next
+        calendar.later[last].next, calendar.free = calendar.free, calendar.first[at]
+    calendar.slot = calendar.next
+    while calendar.far.n and calendar.far.at[0].place.t >> SLOT_BITS == calendar.slot:
+        insert(&calendar.soon, &calendar.far.at[0])
+        remove(&calendar.far)
+    return look_on(calendar)
+
+
+cdef bint pop(Calendar* calendar, Entry* entry) except -1:
+    """Remove the first entry; return False if there is none."""
+    if is_due(calendar):
+        go_on(calendar)
+    if not calendar.soon.n:
+        return False
+    entry[0] = calendar.soon.at[0]
+    remove(&calendar.soon)
+    return True
 
 
 cdef inline int64_t latest(Line* lines, int n, int64_t i) noexcept nogil:
@@ -442,7 +553,9 @@ cdef class Core:
     def __dealloc__(self):
         cdef int i
         for i in range(self.n_lanes):
-            PyMem_Free(self.lanes[i].calendar.at)
+            PyMem_Free(self.lanes[i].calendar.soon.at)
+            PyMem_Free(self.lanes[i].calendar.far.at)
+            PyMem_Free(self.lanes[i].calendar.later)
         PyMem_Free(self.lanes)
         PyMem_Free(self.firsts)
         PyMem_Free(self.spare)
@@ -457,9 +570,9 @@ cdef class Core:
         self.firsts = <int64_t*>PyMem_Malloc(lanes * sizeof(int64_t))
         if self.lanes == NULL or self.firsts == NULL:
             raise MemoryError()
+        memset(self.lanes, 0, lanes * sizeof(Lane))
         for i in range(lanes):
-            self.lanes[i].calendar.at = NULL
-            self.lanes[i].calendar.n = self.lanes[i].calendar.room = 0
+            self.lanes[i].calendar.free, self.lanes[i].calendar.next = -1, LIMIT
         self.n_lanes, self.lookahead, self.united = lanes, lookahead_ps, True
         self.calendar = &self.lanes[0].calendar
         self.couple(0)
@@ -483,45 +596,47 @@ cdef class Core:
 
     cdef int unite(self) except -1:
         """Move the entries of all lanes to the first one."""
-        cdef int i, j
-        cdef Calendar* left
+        cdef int i
+        cdef Entry entry
         for i in range(1, self.n_lanes):
-            left = &self.lanes[i].calendar
-            for j in range(left.n):
-                insert(&self.lanes[0].calendar, &left.at[j])
-            left.n = 0
+            while pop(&self.lanes[i].calendar, &entry):
+                add_entry(&self.lanes[0].calendar, &entry)
         self.lane, self.calendar, self.united = 0, &self.lanes[0].calendar, True
         return 0
 
     cdef int separate(self) except -1:
         """Move all entries to their lanes."""
         cdef int i
-        cdef Calendar all_ = self.lanes[0].calendar
-        self.lanes[0].calendar.at, self.lanes[0].calendar.n, self.lanes[0].calendar.room = NULL, 0, 0
+        cdef Entry entry
+        cdef Heap all_
+        memset(&all_, 0, sizeof(Heap))
+        while pop(&self.lanes[0].calendar, &entry):
+            insert(&all_, &entry)
         for i in range(all_.n):
-            insert(&self.lanes[all_.at[i].lane].calendar, &all_.at[i])
+            add_entry(&self.lanes[all_.at[i].lane].calendar, &all_.at[i])
         PyMem_Free(all_.at)
         for i in range(self.n_lanes):
             self.lanes[i].now, self.lanes[i].latest = self.now, self.latest
-            self.firsts[i] = self.lanes[i].calendar.at[0].place.t if self.lanes[i].calendar.n else LIMIT
+            self.firsts[i] = first_time(&self.lanes[i].calendar)
         self.lane, self.calendar, self.united = 0, &self.lanes[0].calendar, False
         return 0
 
     def __len__(self):
         cdef int i, n = self.n_arrivals
+        cdef Calendar* calendar
         for i in range(self.n_lanes):
-            n += self.lanes[i].calendar.n
+            calendar = &self.lanes[i].calendar
+            n += calendar.soon.n + calendar.n_later + calendar.far.n
         return n
 
     def clear(self):
-        cdef int i, j
-        cdef Calendar* left
+        cdef int i
+        cdef Entry entry
         for i in range(self.n_lanes):
-            left = &self.lanes[i].calendar
-            for j in range(left.n):
-                if left.at[j].link != NULL:
-                    (<Link>left.at[j].link).coming = 0
-            left.n, self.firsts[i] = 0, LIMIT
+            while pop(&self.lanes[i].calendar, &entry):
+                if entry.link != NULL:
+                    (<Link>entry.link).coming = 0
+            self.firsts[i] = LIMIT
         self.n_spare = self.n_arrivals = 0
         self.free_arrival = -1
         self.objects.clear()
@@ -530,8 +645,7 @@ cdef class Core:
         cdef int64_t t = LIMIT
         cdef int i
         for i in range(self.n_lanes):
-            if self.lanes[i].calendar.n:
-                t = min(t, self.lanes[i].calendar.at[0].place.t)
+            t = min(t, first_time(&self.lanes[i].calendar))
         return t if t < LIMIT else float("inf")
 
     cdef int enter(self, int lane) noexcept:
@@ -539,7 +653,7 @@ cdef class Core:
         cdef Lane* left = &self.lanes[self.lane]
         if not self.united:
             left.now, left.latest = self.now, self.latest
-            self.firsts[self.lane] = left.calendar.at[0].place.t if left.calendar.n else LIMIT
+            self.firsts[self.lane] = first_time(&left.calendar)
             self.calendar = &self.lanes[lane].calendar
             self.now, self.latest = self.lanes[lane].now, self.lanes[lane].latest
         self.lane = lane
@@ -555,13 +669,13 @@ cdef class Core:
             if not self.united:
                 self.unite()
             self.limit.t = LIMIT
-            return self.calendar.n > 0
+            return self.ready()
         if self.united:
             self.separate()
         for i in range(self.lane + 1, n):
             if self.firsts[i] < self.limit.t:
                 self.enter(i)
-                return True
+                return self.ready()
         self.enter(0)
         for i in range(n):
             t = min(t, self.firsts[i])
@@ -576,7 +690,7 @@ cdef class Core:
         while self.firsts[i] >= self.limit.t:
             i += 1
         self.enter(i)
-        return True
+        return self.ready()
 
     cdef int keep(self, object x) except -1:
         """Store an object for an entry; return its number."""
@@ -614,7 +728,7 @@ cdef class Core:
         entry.y = self.keep(y) if y is not None else -1
         if t < self.firsts[self.lane]:
             self.firsts[self.lane] = t
-        return insert(self.calendar, &entry)
+        return add_entry(self.calendar, &entry)
 
     cdef inline int push_train(
         self, Link link, int64_t t, int64_t number, int kind, Train train, int k=-1, int64_t wait=UNKNOWN
@@ -634,10 +748,10 @@ cdef class Core:
                 return self.follow(link, &entry)
             entry.link = <void*>link
         if self.united:
-            return insert(self.calendar, &entry)
+            return add_entry(self.calendar, &entry)
         if t < self.firsts[link.beyond]:
             self.firsts[link.beyond] = t
-        return insert(&self.lanes[link.beyond].calendar, &entry)
+        return add_entry(&self.lanes[link.beyond].calendar, &entry)
 
     cdef int follow(self, Link link, Entry* entry) except -1:
         """Add an entry behind the others of its link."""
@@ -661,13 +775,12 @@ cdef class Core:
         return 0
 
     cdef int next_of(self, Link link) except -1:
-        """Replace the first entry of the calendar by the next one of its link."""
+        """Add the next entry of a link whose first one has been removed."""
         cdef Arrival* arrival
         cdef Entry entry
         cdef int i = link.first
         link.coming -= 1
         if not link.coming:
-            remove(self.calendar)
             return 0
         arrival = &self.arrivals[i]
         entry.place.t, entry.place.priority, entry.place.order = arrival.t, link.priority, arrival.order
@@ -675,8 +788,13 @@ cdef class Core:
         entry.wait, entry.link = arrival.wait, <void*>link
         link.first, arrival.next, self.free_arrival = arrival.next, self.free_arrival, i
         self.n_arrivals -= 1
-        replace(self.calendar, &entry)
-        return 0
+        return add_entry(self.calendar, &entry)
+
+    cdef bint ready(self) except -1:
+        """Whether the lane has an entry before the limit, which is then the first of `soon`."""
+        if is_due(self.calendar) and self.calendar.next << SLOT_BITS < self.limit.t:
+            go_on(self.calendar)
+        return self.calendar.soon.n and before(&self.calendar.soon.at[0].place, &self.limit)
 
     cpdef call_at(self, int64_t t, fn, arg=None):
         self.scheduled += 1
@@ -711,7 +829,7 @@ cdef class Core:
         if until is not None and until.callbacks is None:
             return False
         try:
-            while (self.calendar.n and before(&self.calendar.at[0].place, &self.limit)) or self.turn():
+            while self.ready() or self.turn():
                 if done == limit:
                     return True
                 if done % LOOK_EVERY == LOOK_EVERY - 1:
@@ -719,10 +837,9 @@ cdef class Core:
                     if monotonic() > deadline:
                         return True
                 done += 1
-                entry = self.calendar.at[0]
-                if entry.link == NULL:
-                    remove(self.calendar)
-                else:
+                entry = self.calendar.soon.at[0]
+                remove(&self.calendar.soon)
+                if entry.link != NULL:
                     self.next_of(<Link>entry.link)
                 self.now, self.phase = entry.place.t, entry.place.priority
                 if self.united:
@@ -1208,7 +1325,7 @@ cdef class Core:
                 break
             # Nothing can intervene before the next entry.
             previous, link = link, <Link>links[k]
-            if link.merges and (t >= self.limit.t or (self.calendar.n and t >= self.calendar.at[0].place.t)):
+            if link.merges and (t >= self.limit.t or any_by(self.calendar, t)):
                 self.push_train(previous, t, self.number - 1, kind, train, k, wait)
                 break
         self.reservations += k - first
