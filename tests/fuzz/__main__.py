@@ -22,6 +22,7 @@ PARTS = {
     "plans": ("plans", "run", 2000, 1000),
     "kernels": ("kernels", "run", 1000, 500),
     "hostile": ("kernels", "run_hostile", 200, 200),
+    "space": ("space", "run", 1000, 250),
     "causes": ("causes", "run", 10_000, 1000),
     "collectives": ("collectives", "run", 1000, 250),
     "damage": ("damage", "run", 2000, 1000),

@@ -15,6 +15,7 @@ SHORT = {
     "plans": 60,
     "kernels": 40,
     "hostile": 85,
+    "space": 30,
     "causes": 60,
     "collectives": 34,
     "damage": 120,
