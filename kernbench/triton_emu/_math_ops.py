@@ -201,13 +201,12 @@ def assert_of_values(tl: Program, condition: Callable[..., Any], values: Sequenc
     """Check a condition on the arrays of tensors once they are complete, at no cost; a KernelError ends the run."""
     if tl._data:
         line = user_line()
-        tiles = [x for x in values if isinstance(x, Tile)]
-        left = {id(tile._value): tile for tile in tiles}
+        # Not the tiles, whose space in TCM the program may free before.
+        known = [(x._value, x.shape) if isinstance(x, Tile) else (None, x) for x in values]
+        left = {id(value): value for value, _ in known if value is not None}
 
         def check() -> None:
-            arrays = [
-                np.reshape(cast("np.ndarray", x._value.array), x.shape) if isinstance(x, Tile) else x for x in values
-            ]
+            arrays = [x if value is None else np.reshape(cast("np.ndarray", value.array), x) for value, x in known]
             if not np.all(condition(*arrays)):
                 raise KernelError(f"{line_text(line)}: {message}")
 
@@ -216,7 +215,7 @@ def assert_of_values(tl: Program, condition: Callable[..., Any], values: Sequenc
             if not left:
                 check()
 
-        if not tiles:
+        if not left:
             check()
-        for value in [tile._value for tile in left.values()]:
+        for value in list(left.values()):
             when_complete(value, complete)

@@ -125,21 +125,21 @@ def dot(
 def _dot(tl: Program, input: Tile, other: Tile, acc: Any, out_dtype: DTypeLike | None) -> Tile:
     if input._tl is not tl or other._tl is not tl:
         tl._own(input, other)
-    wanted = out_dtype
+    wanted, summand = out_dtype, acc
     if isinstance(acc, Tile):
         added = acc
         if added._tl is not tl:
             tl._own(added)
         wanted = added.dtype if out_dtype is None else out_dtype
         if added.dtype is not int32 and added.dtype is not float32:
-            acc = tl.cast(added, float32)
+            summand = tl.cast(added, float32)
     mkn, dtype, tag = _product("dot", input.shape, input.dtype, other.shape, other.dtype)
     m, k, n = mkn
     inputs = [input._value, other._value]
-    if acc is not None:
-        _check_acc("dot", acc, (m, n), dtype)
-        if not (acc._constant and not acc._array().any()):
-            inputs.append(acc._value)
+    if summand is not None:
+        _check_acc("dot", summand, (m, n), dtype)
+        if not (summand._constant and not summand._array().any()):
+            inputs.append(summand._value)
     out = Value.__new__(Value)
     out.opens((m, n), dtype)
     command = Dot.__new__(Dot)

@@ -182,16 +182,15 @@ def load(
         if mask is not None or other is not None:
             raise KernelError("load: a block pointer takes boundary_check instead of mask and other")
         return pointer.load_checked(boundary_check, padding_option)
-    if _holds(mask):
-        mask = other = None
+    where, otherwise = (None, None) if _holds(mask) else (mask, other)
     if isinstance(pointer, PointerTile):
         if shape is not None:
             raise KernelError(f"load: {pointer!r} has a shape already; shape= goes with a scalar pointer")
-        return _load_tile(tl, pointer, mask, other, dtype)
+        return _load_tile(tl, pointer, where, otherwise, dtype)
     base = as_pointer(tl, "load", pointer, dtype)
     sizes = () if shape is None else shape_of(shape)
-    if mask is not None:
-        return _load_tile(tl, block(tl, base, sizes), mask, other, None)
+    if where is not None:
+        return _load_tile(tl, block(tl, base, sizes), where, otherwise, None)
     dt = base.element_ty
     out = Value(sizes, dt)
     nbytes, decode = out.nbytes, partial(dt.decode, shape=sizes)
@@ -236,29 +235,26 @@ def store(
     KernelError
         If shapes do not match, or if mask or offsets depend on values and data is off.
     """
-    value = tl._constant(value)
-    tl._own(value)
+    tile = tl._constant(value)
+    tl._own(tile)
     if isinstance(pointer, Block):
-        pointer.store_checked(value, boundary_check)
+        pointer.store_checked(tile, boundary_check)
         return
-    if _holds(mask):
-        mask = None
+    where = None if _holds(mask) else mask
     if isinstance(pointer, PointerTile):
         if shape is not None:
             raise KernelError(f"store: {pointer!r} has a shape already; shape= goes with a scalar pointer")
-        _store_tile(tl, pointer, value, mask, dtype)
+        _store_tile(tl, pointer, tile, where, dtype)
         return
-    if dtype is None and not isinstance(pointer, Pointer):
-        dtype = value.dtype
-    base = as_pointer(tl, "store", pointer, dtype)
-    if shape is not None and shape_of(shape) != value.shape:
-        raise KernelError(f"store: {value!r} does not have the shape {shape_of(shape)} that shape= asks for")
-    if mask is not None:
-        _store_tile(tl, block(tl, base, value.shape), value, mask, None)
+    base = as_pointer(tl, "store", pointer, tile.dtype if dtype is None and not isinstance(pointer, Pointer) else dtype)
+    if shape is not None and shape_of(shape) != tile.shape:
+        raise KernelError(f"store: {tile!r} does not have the shape {shape_of(shape)} that shape= asks for")
+    if where is not None:
+        _store_tile(tl, block(tl, base, tile.shape), tile, where, None)
         return
-    if value.dtype is not base.element_ty:
-        value = tl.cast(value, base.element_ty)
-    source, nbytes = value._value, value._value.nbytes
+    if tile.dtype is not base.element_ty:
+        tile = tl.cast(tile, base.element_ty)
+    source, nbytes = tile._value, tile._value.nbytes
     tl._submit(Store("store", (source,), None, base.element_ty.encode, 0, "", (Run(base.va, nbytes, nbytes),)))
 
 
@@ -294,16 +290,16 @@ def access_of(tl: Program, name: str, pointers: PointerTile, mask: Any) -> Acces
     offsets = pointers.offsets
     tl._own(offsets, mask)
     if mask is not None:
-        mask = tl._constant(mask)
-        if broadcast_shape(f"{name}: mask", offsets.shape, mask.shape) != offsets.shape:
-            raise KernelError(f"{name}: the mask {mask!r} does not broadcast to {pointers!r}")
-        inside = mask._places
+        known = tl._constant(mask)
+        if broadcast_shape(f"{name}: mask", offsets.shape, known.shape) != offsets.shape:
+            raise KernelError(f"{name}: the mask {known!r} does not broadcast to {pointers!r}")
+        inside = known._places
         if isinstance(inside, Inside):
             inside = inside.spread(offsets.shape)
             if inside.size < prod(inside.shape):
                 return _accessed(offsets, inside)
         else:
-            wanted = mask._array() != 0
+            wanted = known._array() != 0
             if not wanted.all():
                 return Access.of(offsets._array(), np.broadcast_to(wanted, offsets.shape))
     if offsets._access is None:
@@ -359,12 +355,11 @@ def _store_tile(tl: Program, pointers: PointerTile, value: Tile, mask: Any, dtyp
     access = access_of(tl, "store", pointers, mask)
     if not access.runs:
         return
-    if value.dtype is not dt:
-        value = tl.cast(value, dt)
+    stored = value if value.dtype is dt else tl.cast(value, dt)
     seen = value.shape
 
     def compute(array: np.ndarray) -> np.ndarray:
         return dt.encode(access.gather(np.broadcast_to(array.reshape(seen), shape)))
 
     runs = access.at(pointers.base.va, dt.itemsize)
-    tl._submit(Store("store", (value._value,), None, compute, 0, "", runs, True))
+    tl._submit(Store("store", (stored._value,), None, compute, 0, "", runs, True))

@@ -75,9 +75,7 @@ class Affine(NamedTuple):
     def times(self, other: Affine) -> Affine | None:
         """Product with integers of the same shape; None if neither is uniform."""
         if any(other.strides):
-            if any(self.strides):
-                return None
-            self, other = other, self  # noqa: PLW0642 : one of the two is the same everywhere
+            return None if any(self.strides) else other.times(self)
         return Affine(self.first * other.first, self.shape, tuple([step * other.first for step in self.strides]))
 
     def below(self, bound: int) -> Inside | None:

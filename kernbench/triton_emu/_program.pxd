@@ -29,7 +29,7 @@ cdef class Program:
     @cython.locals(out=Tile)
     cpdef Tile _by_element(self, str name, tuple kinds, function, operands, tuple shape, dtype, operand_dtype)
     @cython.locals(first=Tile, second=Tile, kinds=tuple, shape=tuple, operands=tuple)
-    cpdef Tile _binary(self, str name, a, b)
+    cpdef Tile _binary(self, str operation, a, b)
     cpdef Tile _scalar(self, x, dtype)
     @cython.locals(tile=Tile)
     cpdef tuple _unify(self, str name, operands, bint division=*)

@@ -334,15 +334,14 @@ class Program:
     def _constant(self, x: Any) -> Tile:
         if isinstance(x, Tile):
             return x
-        if isinstance(x, np.generic):
-            x = x.item()
-        if not isinstance(x, (bool, int, float)):
+        number = x.item() if isinstance(x, np.generic) else x
+        if not isinstance(number, (bool, int, float)):
             raise KernelError(
                 f"expected a tile or a number, got {x!r} ({type(x).__name__}); load what a pointer points to first"
             )
-        dtype = dtype_of(x)
+        dtype = dtype_of(number)
         with np.errstate(all="ignore"):
-            return self._fold(np.asarray(x, dtype.numpy), dtype)
+            return self._fold(np.asarray(number, dtype.numpy), dtype)
 
     def _vector(
         self,
@@ -400,8 +399,8 @@ class Program:
 
     # --- functions on tiles: Triton's, for floats of all widths
 
-    def _binary(self, name: str, a: Any, b: Any) -> Tile:
-        division = name in ("div", "mod")
+    def _binary(self, operation: str, a: Any, b: Any) -> Tile:
+        name, division = operation, operation in ("div", "mod")
         if isinstance(a, Tile) and isinstance(b, Tile):
             first, second = a, b
             dtype = promote(first.dtype, second.dtype, division)
@@ -475,15 +474,15 @@ class Program:
 
     def full(self, shape: int | Sequence[int], value: Any, dtype: DTypeLike) -> Tile:
         """Return a tile filled with `value`, a number or a scalar tile."""
-        dt, shape = as_dtype(dtype), shape_of(shape)
+        dt, sizes = as_dtype(dtype), shape_of(shape)
         if isinstance(value, Tile) and value.shape:
             raise KernelError(f"full takes a number or a scalar, got {value!r}")
         if isinstance(value, Tile) and not value._constant:
-            return self._vector("full", _SIMPLE, lambda x: np.broadcast_to(x, shape), (value,), shape, dt, None)
+            return self._vector("full", _SIMPLE, lambda x: np.broadcast_to(x, sizes), (value,), sizes, dt, None)
         filled = self._scalar(value._number() if isinstance(value, Tile) else value, dt)._array()
-        if shape and not dt.is_floating_point:
-            return self._placed(everywhere(filled.item(), shape), dt)
-        return self._fold(np.broadcast_to(filled, shape), dt)
+        if sizes and not dt.is_floating_point:
+            return self._placed(everywhere(filled.item(), sizes), dt)
+        return self._fold(np.broadcast_to(filled, sizes), dt)
 
     def zeros(self, shape: int | Sequence[int], dtype: DTypeLike) -> Tile:
         """Return a tile of zeros."""
@@ -551,16 +550,16 @@ class Program:
         """Return x where `condition` holds, else y; both are evaluated. Pointers work, too."""
         if isinstance(x, (Pointer, PointerTile)):
             return pointers_of(self.where(condition, self.cast(x, int64), self.cast(y, int64)), x.element_ty, x._tl)
-        condition = self._constant(condition)
-        if condition.dtype is not bool_:
-            condition = self._binary("ne", condition, 0)
-        (x, y), dtype = self._unify("where", (x, y))
-        shape = broadcast_shape("where", condition.shape, x.shape, y.shape)
+        holds = self._constant(condition)
+        if holds.dtype is not bool_:
+            holds = self._binary("ne", holds, 0)
+        (first, second), dtype = self._unify("where", (x, y))
+        shape = broadcast_shape("where", holds.shape, first.shape, second.shape)
 
         def choose(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return np.where(c, dtype.round(a), dtype.round(b))
 
-        return self._by_element("where", _SIMPLE, choose, (condition, x, y), shape, dtype, None)
+        return self._by_element("where", _SIMPLE, choose, (holds, first, second), shape, dtype, None)
 
     def cast(
         self, input: Any, dtype: DTypeLike | PointerType, fp_downcast_rounding: str | None = None, bitcast: bool = False
@@ -727,9 +726,8 @@ class Program:
         floating = x.dtype.is_floating_point
 
         def find(a: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
-            if floating:
-                a = np.where(np.isnan(a), nan, a)
-            return np.asarray(function(a, axis=axis[0]) if len(axis) == 1 else function(a))
+            seen = np.where(np.isnan(a), nan, a) if floating else a
+            return np.asarray(function(seen, axis=axis[0]) if len(axis) == 1 else function(seen))
 
         return self._reduce(name, find, x, axis, keep, int32)
 
@@ -746,12 +744,13 @@ class Program:
 
         Floats below 32 bit are cast to f32 first.
         """
-        x = self._constant(x)
-        if not x.dtype.is_floating_point:
+        tile = self._constant(x)
+        if not tile.dtype.is_floating_point:
             raise KernelError(f"tl.softmax takes a float, got {x!r}; convert it first: x.to(tl.float32)")
-        x, axis = self.cast(x, wide(x.dtype)), self._axis("softmax", x, dim or 0)
+        axis, dtype = self._axis("softmax", tile, dim or 0), wide(tile.dtype)
         kinds = ("reduce", "simple", "slow", "reduce", "slow")
-        return self._vector("softmax", kinds, lambda a: _softmax(a, axis), (x,), x.shape, x.dtype, x.dtype)
+        inputs = (self.cast(tile, dtype),)
+        return self._vector("softmax", kinds, lambda a: _softmax(a, axis), inputs, tile.shape, dtype, dtype)
 
     @staticmethod
     def _axis(name: str, x: Tile, axis: int) -> int:

@@ -63,9 +63,7 @@ def send(
         return
     if shape is not None and shape_of(shape) != src.shape:
         raise KernelError(f"send: {src!r} does not have the shape {shape_of(shape)} that shape= asks for")
-    if dtype is not None:
-        src = tl.cast(src, dtype)
-    _send(tl, dir, src)
+    _send(tl, dir, src if dtype is None else tl.cast(src, dtype))
 
 
 def _send(tl: Program, dir: str, tile: Tile) -> None:

@@ -43,15 +43,15 @@ OPERATIONS = (
     "tl.dot(x.to(tl.float16), y.to(tl.float16), out_dtype=tl.float16)", "tl.dot(x[None], y[None]).reshape(N, N)",
     "tl.load(p, shape=(N, N))", "tl.load(p + at)", "tl.load(p + at, at % 3 > 0)", "tl.load(p + at, at < 99, x)",
     "tl.load(tl.make_block_ptr(p, (N, N), (N, 1), (1, 1), (N, N)), boundary_check=(0, 1))",
-    "tl.atomic_add(q + at, x)",
+    "tl.atomic_add(q + at, x)", "tl.softmax(x.to(tl.float16))", "tl.where(x + 1, x, y)",
 )  # fmt: skip
 # Those without a result; q is a pointer to what is written.
 OTHERS = (
     "tl.store(q, x)", "tl.store(q + at, x, at < 99)", "tl.wait(x)", "x = y",
-    "h = x.to(tl.float16); tl.store(q, h); del h",
+    "h = x.to(tl.float16); tl.store(q, h); del h", "tl.store(q, x.to(tl.float16))",
     "tl.store(tl.make_block_ptr(q, (N, N), (N, 1), (1, 1), (N, N)), x, boundary_check=(0, 1))",
     "tl.composite('gemm', x, tl.ref(p, (N, N)), q, ['relu', ('add', y)])",
-    "tl.wait(tl.composite('math', x, y, q, ['gelu']))",
+    "tl.wait(tl.composite('math', x, y, q, ['gelu']))", "tl.assert_of_values(lambda i: True, [x], '')",
 )  # fmt: skip
 
 

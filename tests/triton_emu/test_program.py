@@ -1,3 +1,4 @@
+import ast
 import gc
 import re
 
@@ -5,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from kernbench._engine_selection import PACKAGE
 from kernbench.errors import DeadlockError, KernelError, OutOfBoundsError, OutOfMemoryError
 from kernbench.triton_emu._runner import run_kernel_program
 from kernbench.triton_emu.testing import run_kernel
@@ -287,3 +289,20 @@ def test_handles_print_well():
     assert repr(tl.composite("gemm", ref, tl.load(p, shape=(10, 4)), p)) == "<gemm 4x10x4, for tl.wait>"
     assert p == pointer("f16", p.va)
     assert len({p, pointer("f16", p.va), p + 1}) == 2
+
+
+def test_compiled_functions_bind_no_parameter_anew():
+    """The caller of compiled code keeps an argument until the call returns; in the definition a tile would be freed."""
+    found = []
+    for path in sorted((PACKAGE / "triton_emu").glob("*.pxd")):
+        source = path.with_suffix(".py")
+        for function in ast.walk(ast.parse(source.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                parameters = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
+                bound = {
+                    node.id
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+                }
+                found += [f"{source.name}: {function.name}: {name}" for name in sorted(parameters & bound)]
+    assert found == []
