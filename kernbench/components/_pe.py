@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 class _Piece:
     """Bytes `start` to `end`: the last writer, and the readers since then, among commands in flight."""
 
-    __slots__ = ("end", "readers", "start", "writer")
-
     def __init__(self, start: int, end: int, writer: Command | None, readers: dict[Command, None]) -> None:
         self.start, self.end, self.writer, self.readers = start, end, writer, readers
 
@@ -62,8 +60,6 @@ class AccessOrder:
 
     A read has no pieces until a write comes near it: `_reads` and `_writes` hold the range (first, end) of a command.
     """
-
-    __slots__ = ("_pieces", "_reads", "_spans", "_starts", "_writes")
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -166,8 +162,6 @@ class Job:
 
     The output takes space in TCM: as an operand if it is `loaded`, none if it `stays` in its slot.
     """
-
-    __slots__ = ("command", "id", "issued_by", "loaded", "pe", "program", "ready", "ready_by", "stays", "waiting")
 
     def __init__(self, pe: Pe, command: Command, program: PeProgram | None) -> None:
         self.begins(pe, command, program)

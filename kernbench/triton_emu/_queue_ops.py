@@ -25,8 +25,6 @@ from kernbench.triton_emu._program import Program, shape_of
 class Arrival(Pending):
     """A posted receive, for `tl.wait`; `tile` is None if the destination is memory."""
 
-    __slots__ = ("tile",)
-
     def __init__(self, command: Recv, tile: Tile | None) -> None:
         self.command, self.tile = command, tile
 

@@ -39,8 +39,6 @@ class TileGrid:
     [(8, 2), (18, 2)]
     """
 
-    __slots__ = ("cols", "itemsize", "rows", "tile_cols", "tile_rows")
-
     def __init__(self, rows: int, cols: int, tile_rows: int, tile_cols: int, itemsize: int) -> None:
         self.rows, self.cols, self.tile_rows, self.tile_cols = rows, cols, tile_rows, tile_cols
         self.itemsize = itemsize
@@ -70,8 +68,6 @@ _FETCH, _GEMM, _MATH, _STORE = KIND["fetch"], KIND["gemm"], KIND["math"], KIND["
 
 class BufferRing:
     """Buffers between two stages: buffer i % size has been full, or free, since a moment of `since`."""
-
-    __slots__ = ("got", "put_", "since", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -113,11 +109,6 @@ class StageServer:
     The tiles of a command are consecutive: `since` is the start of the first, `before` the busy time until then. In a
     live run, `spans` holds the starts and ends, `recent` in number, of services that may be ahead of the clock.
     """
-
-    __slots__ = (
-        "at", "before", "began", "busy_ps", "component", "end", "free", "free_by", "job", "kind", "leaving", "live",
-        "log", "name", "part", "queue", "recent", "since", "spans", "start",
-    )  # fmt: skip
 
     def __init__(self, name: str, kind: int, part: int, log: OpLog, live: bool) -> None:
         self.name, self.kind, self.part, self.log, self.component = name, kind, part, log, log.component(name)
@@ -260,8 +251,6 @@ _COMPOSITE, _LOOKUP = KIND["composite"], STEP_KIND["lookup"]
 
 
 class VectorJob(Job):
-    __slots__ = ("service_ps",)
-
     def opens(self, pe: Pe, command: Vector, program: PeProgram | None) -> None:
         """Set all fields, of an object that compiled code has made without `__init__`."""
         self.begins(pe, command, program)
@@ -288,11 +277,6 @@ class TileJob(Job):
     `kt` consecutive tiles make one output tile. Streamed operands arrive by `reads` (see `pe_dma`); tiles of pinned
     ones are available once PE_SCHEDULER has planned them, from `planned_by` on.
     """
-
-    __slots__ = (
-        "fetched", "fetching", "kt", "matrix", "multiplied", "multiplying", "n", "outputs", "plan", "planned_by",
-        "planned_ps", "reads", "start_ps", "stored", "tile_ps", "vector", "vectored", "writes",
-    )  # fmt: skip
 
     def __init__(self, pe: Pe, command: Command, program: PeProgram | None, plan: TilePlan) -> None:
         self.begins(pe, command, program)
@@ -484,8 +468,6 @@ class Operand:
 
 class OutputTile:
     """Cost of an output tile of `nbytes`, in ps, bytes and operations; lists have an entry for each k tile."""
-
-    __slots__ = ("fetch_ps", "fetched", "flops", "nbytes", "product_ps", "store_ps", "vector_ps")
 
     def __init__(self, plan: TilePlan, m: int, n: int) -> None:
         pe, kt = plan.pe, plan.kt

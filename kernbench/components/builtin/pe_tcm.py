@@ -12,8 +12,6 @@ from kernbench.policy.address.allocator import FirstFit
 class Space:
     """`nbytes` of an `area` for a value; once it is returned, they are free from `at` [ps], by event `by`."""
 
-    __slots__ = ("address", "area", "at", "by", "nbytes")
-
     def opens(self, area: FirstFit, address: int, nbytes: int) -> None:
         """Set all fields, of an object that compiled code has made without `__init__`."""
         self.area, self.address, self.nbytes = area, address, nbytes

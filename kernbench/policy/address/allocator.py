@@ -168,8 +168,6 @@ def by_controller(address: int, size: int, nbytes: int, n: int, hashed: bool) ->
 class Hole:
     """Free space from `start` to `end`."""
 
-    __slots__ = ("end", "start")
-
     def __init__(self, start: int, end: int) -> None:
         self.start, self.end = start, end
 
@@ -179,8 +177,6 @@ class FirstFit:
 
     `take` and `free` know what is allocated where. Who keeps the size of an allocation itself uses `cut` and `join`.
     """
-
-    __slots__ = ("_held", "_holes", "alignment", "name", "nbytes")
 
     def __init__(self, name: str, start: int, nbytes: int, alignment: int = ALIGNMENT) -> None:
         self.name = name
