@@ -8,8 +8,6 @@ from typing import Any
 class Callee:
     """Base class of callbacks that compiled code calls directly: on arrivals, and at requested times."""
 
-    __slots__ = ()
-
     def landed(self, arg: Any) -> None:
         """Handle an arrival."""
         raise TypeError(f"{type(self).__name__} takes no messages")

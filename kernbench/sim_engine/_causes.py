@@ -21,8 +21,6 @@ class Cause:
     earlier paths that are not events yet.
     """
 
-    __slots__ = ("before", "command", "depth", "event", "parts")
-
     def __init__(self, event: int = NONE) -> None:
         self.begins(event, -1, None, 0)
 
@@ -49,8 +47,6 @@ NOTHING = Cause()
 
 class Moment:
     """A time [ps] and its cause; one that is set again and again costs no object."""
-
-    __slots__ = ("by", "ps")
 
     def __init__(self, ps: int = 0, by: Cause = NOTHING) -> None:
         self.ps, self.by = ps, by

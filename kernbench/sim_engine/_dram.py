@@ -33,35 +33,6 @@ _NUMBERS = attrgetter("numbers")
 class Timing:
     """Timing of a pseudo channel [ps], and sizes and thresholds of its queues [accesses]."""
 
-    __slots__ = (
-        "access",
-        "act_bank",
-        "act_group",
-        "act_other",
-        "act_pre",
-        "act_read",
-        "act_write",
-        "col_group",
-        "col_other",
-        "faw",
-        "pre_act",
-        "read_data",
-        "read_pre",
-        "read_queue",
-        "read_write",
-        "ref_bank",
-        "ref_every",
-        "ref_other",
-        "refresh_alone",
-        "write_data",
-        "write_group",
-        "write_high",
-        "write_low",
-        "write_other",
-        "write_pre",
-        "write_queue",
-    )  # fmt: skip
-
     def __init__(self, hbm: Hbm) -> None:
         ps, queues = dram(hbm.timing).times_ps(hbm.channel_bw_gbs), dram_controller()
         written = ps["CWL"] + ps["tBL"]
@@ -82,8 +53,6 @@ class Timing:
 class BankGroup:
     """A bank group: the earliest times of its next commands [ps]."""
 
-    __slots__ = ("act", "read", "write")
-
     def __init__(self) -> None:
         self.act = self.read = self.write = 0
 
@@ -93,8 +62,6 @@ class Bank:
 
     `opener` is the access that its row was opened for, until that access is served.
     """
-
-    __slots__ = ("act", "group", "opener", "pre", "read", "reads", "row", "write", "writes")
 
     def __init__(self, group: BankGroup) -> None:
         self.group = group
@@ -115,8 +82,6 @@ class Bank:
 
 class DramAccess:
     """The part of a burst in one row: `count` columns remain to be read or written. `order` is its age."""
-
-    __slots__ = ("arrival", "bank", "burst", "count", "kind", "order", "row")
 
     def __init__(self, burst: Burst, bank: Bank, row: int, count: int, kind: int) -> None:
         self.burst, self.bank, self.row, self.count, self.kind = burst, bank, row, count, kind
@@ -139,8 +104,6 @@ class Burst:
     `left` counts its accesses that are not served (read) or not queued (write).
     """
 
-    __slots__ = ("end", "left", "request")
-
     def __init__(self, request: DramRequest) -> None:
         self.request = request
         self.left = self.end = 0
@@ -151,8 +114,6 @@ class DramRequest(Reply):
 
     `ready_at` counts a read's scheduled bursts by completion time.
     """
-
-    __slots__ = ("ready_at",)
 
     def __init__(self, txn: Transaction, bursts: int) -> None:
         self.begins(txn, bursts)
@@ -168,12 +129,6 @@ class Channel:
     Statistics: `begun` busy periods, opened `rows`, `served` time of the data bus [ps], and `worked` busy time until
     `since` [ps].
     """
-
-    __slots__ = (
-        "act", "act_1", "act_2", "act_3", "act_4", "active", "ahead", "banks", "begun", "busy", "clock", "drains",
-        "due", "groups", "key", "numbers", "opened", "orders", "owner", "read", "reads", "refreshed", "rows", "served",
-        "since", "timing", "waiting", "worked", "write", "writes",
-    )  # fmt: skip
 
     def __init__(self, owner: DramSlice, numbers: list[int]) -> None:
         self.owner, self.numbers = owner, numbers

@@ -51,11 +51,6 @@ class RouterLink:
     with `turns` others before it, and the input takes output `taken`.
     """
 
-    __slots__ = (
-        "accept", "free", "grant", "into", "next_vc", "offered", "output", "router", "server", "taken", "turns", "vc",
-        "wire",
-    )  # fmt: skip
-
     def __init__(self, server: Any, output: int, wire: int, vc: int) -> None:
         self.server, self.output, self.wire, self.vc = server, output, wire, vc
         self.router: Router | None = None
@@ -65,8 +60,6 @@ class RouterLink:
 
 class Router:
     """A router, whose VCs of outputs begin at `vc`; `n_busy` VCs of its inputs have packets. It acts in cycle `due`."""
-
-    __slots__ = ("busy", "due", "inputs", "listed", "n_busy", "outputs", "vc")
 
     def __init__(self, inputs: int, outputs: list[RouterLink], n: int, vc: int) -> None:
         self.inputs, self.outputs, self.vc, self.listed = inputs, outputs, vc, False
@@ -78,8 +71,6 @@ class InjectionQueue:
 
     It sends a flit per cycle, in cycle `due` next; `vc` is the VC of the flit sent last.
     """
-
-    __slots__ = ("due", "first", "last", "last_class", "output", "vc")
 
     def __init__(self, output: RouterLink, vcs: int) -> None:
         self.output, self.due, self.last_class = output, _NEVER, _CLASSES - 1

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 class Terminal(Callee):
     """Sends packet i of `nbytes` over `routes[to[i]]` at `sent_ps[i]`, in order; it arrives at `arrived_ps[i]`."""
 
-    __slots__ = ("_arrived", "_core", "_nbytes", "_next", "_routes", "_sent", "_to", "arrived_ps")
-
     def __init__(self, core: Core, routes: Sequence[Route], to: np.ndarray, sent_ps: np.ndarray, nbytes: int) -> None:
         self._core, self._routes, self._nbytes = core, list(routes), nbytes
         self._to, self._sent = to.astype(np.int64), sent_ps.astype(np.int64)

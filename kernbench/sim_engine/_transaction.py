@@ -25,23 +25,6 @@ class Route:
     routes that messages are drawn from, including this one; empty if it is the only one.
     """
 
-    __slots__ = (
-        "_flits",
-        "_latest",
-        "_latest_flits",
-        "_smaller",
-        "alternatives",
-        "base",
-        "first",
-        "flit_bytes",
-        "links",
-        "logged",
-        "nbytes",
-        "parts",
-        "reply",
-        "sent",
-    )
-
     def __init__(
         self, links: tuple[Link, ...], base: int, first: Route | None, flit_bytes: int, parts: Sequence[Part] = ()
     ) -> None:
@@ -101,8 +84,6 @@ class Extent:
     `pieces` are their physical (address, bytes), empty where nothing needs them; `lines`, if given, are those touched.
     """
 
-    __slots__ = ("lines", "nbytes", "node_id", "offset", "pieces")
-
     def __init__(
         self,
         node_id: str,
@@ -140,11 +121,6 @@ class Transaction:
     `opener` (the key of the transaction that began it), and the end of service. `asked_ps`, `tile` and `cause` are the
     requester's: time, tile and reason of the request; `number` is the log's.
     """
-
-    __slots__ = (
-        "arg", "arrived", "arrived_ps", "asked_ps", "back", "cause", "data", "end", "fn", "key", "lines", "nbytes",
-        "number", "offset", "opener", "pending", "pieces", "posted", "served_ps", "since_ps", "tile",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -184,8 +160,6 @@ class Transaction:
 
 class Reply:
     """The data of a read on their way back: `done` of its `parts` are ready, and `sent` of its `flits` have left."""
-
-    __slots__ = ("done", "flits", "parts", "sent", "txn")
 
     def begins(self, txn: Transaction, parts: int) -> None:
         self.txn, self.parts, self.flits = txn, parts, txn.back.flits(txn.nbytes)

@@ -22,8 +22,6 @@ _LOOKED_UP, _WRITTEN = 0, 1  # what a slice is woken for
 class CachedRead(Reply):
     """A read whose parts are lines: `hits` of them were there, `missed` are read from the slice."""
 
-    __slots__ = ("came_ps", "hits", "missed")
-
     def came(self, txn: Transaction, now: int) -> None:
         self.begins(txn, 0)
         self.came_ps, self.hits = now, 0

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 class Source:
     """Source of a DMA channel's requests, in order; `arg` of their transactions."""
 
-    __slots__ = ()
-
     def next_ps(self) -> int:
         """Earliest issue time of the next request [ps], -1 if unknown."""
         raise TypeError(f"{type(self).__name__} has no requests")
@@ -120,8 +118,6 @@ class DmaChannel(Callee):
 
 
 class Port:
-    __slots__ = ("_on_read", "dma", "memory", "network", "route")
-
     def __init__(self, engine: GraphEngine, dma: PeDma, memory: str) -> None:
         self.dma, self.network = dma, engine.network
         self.route: Route = engine.network.route(dma.node_id, memory)
@@ -193,8 +189,6 @@ _LOAD, _STORE, _LOOKUP = KIND["load"], KIND["store"], STEP_KIND["lookup"]
 class DmaRequest:
     """Bytes of one memory, requested by one descriptor; `at` holds the offset of each piece in the command's bytes."""
 
-    __slots__ = ("at", "lines", "nbytes", "node_id", "offset", "pieces")
-
     def __init__(self, node_id: str, offset: int, nbytes: int, pieces: list[tuple[int, int]], at: list[int]) -> None:
         self.node_id, self.offset, self.nbytes, self.pieces, self.at = node_id, offset, nbytes, pieces, at
         self.lines: list[int] | None = None
@@ -264,8 +258,6 @@ def _touch(lines: list[int], offset: int, nbytes: int, bits: int) -> None:
 class AccessJob(Job):
     """A load or a store; `buffer` holds the command's bytes, a store's from its first request on."""
 
-    __slots__ = ("buffer", "requests")
-
     def __init__(self, pe: Pe, command: Load | Store, program: PeProgram | None) -> None:
         self.begins(pe, command, program)
         self.loaded = not command.writes
@@ -301,8 +293,6 @@ class AccessJob(Job):
 
 class DmaAccess(Source):
     """Requests of a load or a store. The job has no reference to it, which would be a cycle."""
-
-    __slots__ = ("_looked_up", "channel", "job", "left", "pe", "requests", "sent", "start_ps", "writes")
 
     def __init__(self, job: AccessJob) -> None:
         self.job, self.pe, self.requests = job, job.pe, job.requests
@@ -468,8 +458,6 @@ class MatrixStream:
 class Traffic:
     """Requests of one direction of a tiled command: `whole` once the last one has been issued."""
 
-    __slots__ = ("left", "n", "nbytes", "since_ps", "took_ps", "whole")
-
     def __init__(self) -> None:
         self.since_ps = -1
         self.n = self.left = self.nbytes = self.took_ps = 0
@@ -491,8 +479,6 @@ class Traffic:
 
 class TileBuffers:
     """Buffers of a tile in TCM: `left` of its requests have not ended, or it is complete, later free since a moment."""
-
-    __slots__ = ("complete_by", "complete_ps", "free_by", "free_ps", "left")
 
     def __init__(self) -> None:
         self.left = self.complete_ps = self.free_ps = 0

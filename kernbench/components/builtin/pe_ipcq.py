@@ -40,12 +40,6 @@ class QueuePart(Slot):
     arrived at `credited_ps`.
     """
 
-    __slots__ = (
-        "arrived_ps", "back", "cause", "credit_id", "credit_index", "credit_key", "credit_number", "credit_ps",
-        "credited_by", "credited_ps", "freed_by", "in_by", "key", "loaded", "move", "pa", "queue", "read_by", "read_ps",
-        "ready_ps", "route", "second", "sender", "sent_ps", "third", "written", "written_by",
-    )  # fmt: skip
-
     def __init__(self, sender: PeQueue, pa: int) -> None:
         self.sender, self.pa = sender, pa
         self.queue: Any = None
@@ -67,12 +61,6 @@ class PeQueue(Queue):
     The other times and events are for causes: the last slot given to a part from memory (`given`), the last departure
     (`left`), and the last match of a receive (`matched`).
     """
-
-    __slots__ = (
-        "chunk_ps", "credit_bytes", "credit_route", "down", "given_by", "given_ps", "in_tcm", "leaving", "left_by",
-        "left_ps", "matched_by", "matched_ps", "other", "payload", "peer", "peer_pa", "receiver", "ring_pa", "route",
-        "spec", "wake_ps",
-    )  # fmt: skip
 
     def __init__(self, owner: PeIpcq, spec: QueueSpec, key: str) -> None:
         super().__init__(spec.direction, naming.pe(*spec.peer), spec.n_slots, spec.slot_bytes)

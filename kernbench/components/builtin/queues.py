@@ -29,8 +29,6 @@ class Slot:
     `order` is of arrivals. A `free` slot has no message.
     """
 
-    __slots__ = ("free", "index", "message", "nbytes", "number", "order")
-
     message: Message
 
     def fill(self, message: Message, number: int, slot_bytes: int) -> None:
@@ -50,11 +48,6 @@ class Queue:
     claimed, arrived or not. `outbox` holds the messages that have not left. `slots` are those of the peer's ring,
     each created when it is first filled, and `ring` are this program's.
     """
-
-    __slots__ = (
-        "arrived", "credits", "n_slots", "name", "outbox", "passed", "peer_name", "released", "ring", "sent",
-        "slot_bytes", "slots", "taken",
-    )  # fmt: skip
 
     def __init__(self, name: str, peer_name: str, n_slots: int, slot_bytes: int) -> None:
         self.name, self.peer_name, self.n_slots, self.slot_bytes = name, peer_name, n_slots, slot_bytes
@@ -120,10 +113,6 @@ class Message(Job):
     `receive` has claimed it. Its bytes are `data`, or computed from `array`.
     """
 
-    __slots__ = (
-        "array", "arrived", "data", "dtype", "first", "left", "nbytes", "parts", "queue", "receive", "start_ps",
-    )  # fmt: skip
-
     def opens(self, pe: Any, command: Send, program: PeProgram | None, queue: Queue) -> None:
         self.begins(pe, command, program)
         self.queue: Any = queue
@@ -168,8 +157,6 @@ class Receive(Job):
 
     `asked` parts of its message have been requested, `left` have not been received.
     """
-
-    __slots__ = ("asked", "left", "message", "queue", "queues")
 
     def opens(
         self, pe: Any, command: Recv, program: PeProgram | None, queue: Queue | None, queues: tuple[Any, ...]
