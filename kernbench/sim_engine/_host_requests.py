@@ -17,7 +17,7 @@ from kernbench.analysis._records import NONE, READ, WRITE, CommandInfo, Communic
 from kernbench.policy.address.pe_mmu import PeMMU, Range, TranslationTable
 from kernbench.policy.address.phyaddr import sip_of
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
-from kernbench.sim_engine._transaction import Extent, Transaction
+from kernbench.sim_engine._transaction import Transaction
 from kernbench.topology import _naming as naming
 from kernbench.topology._naming import PeId
 
@@ -509,30 +509,21 @@ class HostCopy:
         self.done.callbacks.append(self._heard_of)
         self._start = engine.env._now
         self._id = engine.log.command(_host_command("h2d" if write else "d2h"))
-        # Of each transaction, and where in the copy the bytes of its pieces are.
-        extents: list[Extent] = []
-        self._at: list[list[tuple[int, int]]] = []
-        at = 0
-        for pa, nbytes in self.pieces:
-            for extent in engine.extents(pa, nbytes):
-                extents.append(extent)
-                self._at.append([(at + part - pa, n) for part, n in extent.pieces])
-            at += nbytes
-        self._left, self._bytes = len(extents), at
+        extents = engine.requests(self.pieces)
+        self._left, self._bytes = len(extents), sum([nbytes for _, nbytes in self.pieces])
         self._taken: np.ndarray | None = None
         if not self.pieces:
             self.done.succeed(np.zeros(0, np.uint8) if engine.data and not write else None)
         if self.pieces and (races := engine.races(engine.addresses.locate(self.pieces[0][0]).sip)) is not None:
             engine.guarded(lambda: races.host(self.pieces, write))
-        for i, extent in enumerate(extents):
-            txn = Transaction(extent.nbytes, extent.offset, self._finished, i, None, extent.pieces)
+        for extent in extents:
+            txn = Transaction(extent.nbytes, extent.offset, self._finished, extent, None, extent.pieces)
             route = engine.network.route(naming.HOST, extent.node_id)
             if engine.log.operation:
                 txn.number = engine.log.sent(engine.host_by)
             if write:
                 if data is not None:
-                    places = [data[first : first + n] for first, n in self._at[i]]
-                    txn.data = places[0] if len(places) == 1 else np.concatenate(places)
+                    txn.data = extent.take(data)
                 engine.network.write(txn, route, engine.memory_at(extent.node_id))
             else:
                 engine.network.read(txn, route, engine.memory_at(extent.node_id))
@@ -543,8 +534,10 @@ class HostCopy:
             self.engine.host_by = self.by
 
     def _finished(self, txn: Transaction) -> None:
-        if not self.write:
-            self._take(txn)
+        if txn.data is not None and not self.write:
+            if self._taken is None:
+                self._taken = np.zeros(self._bytes, np.uint8)
+            txn.arg.put(txn.data, self._taken)
         engine, log = self.engine, self.engine.log
         if log.operation:
             self.by = log.transfer(self._start, engine.env._now, txn, self._id, -1, WRITE if self.write else READ)
@@ -557,13 +550,3 @@ class HostCopy:
             host = log.component(naming.HOST)
             self.by = log.row(self._start, engine.env._now, host, KIND[name], self._id, nbytes, 0, -1, self.by)
         self.done.succeed(self._taken)
-
-    def _take(self, txn: Transaction) -> None:
-        if txn.data is None:
-            return
-        if self._taken is None:
-            self._taken = np.zeros(self._bytes, np.uint8)
-        first = 0
-        for at, n in self._at[txn.arg]:
-            self._taken[at : at + n] = txn.data[first : first + n]
-            first += n

@@ -26,8 +26,10 @@ cdef class Route:
 cdef class Extent:
     cdef public str node_id
     cdef public int64_t offset, nbytes
-    cdef public object pieces
+    cdef public object at, pieces
     cdef public list lines
+    cpdef take(self, command)
+    cpdef put(self, data, command)
 
 
 cdef class Transaction:

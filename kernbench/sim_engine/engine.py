@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -216,6 +216,16 @@ class GraphEngine:
             if len(self.interleaved) == _MOST_EXTENTS:
                 self.interleaved.clear()
             found = self.interleaved[pa, nbytes] = self._interleaved(pa, nbytes)
+        return found
+
+    def requests(self, pieces: Iterable[tuple[int, int]], at: int = 0) -> list[Extent]:
+        """Return the extents of `pieces`, with their places among the bytes of a command, of which `at` come before."""
+        found = []
+        for pa, nbytes in pieces:
+            for each in self.extents(pa, nbytes):
+                places = [at + part - pa for part, _ in each.pieces]
+                found.append(Extent(each.node_id, each.offset, each.nbytes, each.pieces, None, places))
+            at += nbytes
         return found
 
     def _interleaved(self, pa: int, nbytes: int) -> list[Extent]:

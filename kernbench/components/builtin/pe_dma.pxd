@@ -4,7 +4,6 @@ from libc.stdint cimport int64_t
 cdef class DmaAccess
 cdef class AccessJob
 cdef class DmaChannel
-cdef class DmaRequest
 cdef class PeDma
 cdef class Port
 cdef class Source
@@ -22,17 +21,10 @@ from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._callee cimport Callee
 from kernbench.sim_engine._transaction cimport Extent, Route, Transaction
 
-cdef class DmaRequest:
-    cdef public str node_id
-    cdef public int64_t offset, nbytes
-    cdef public list pieces, at, lines
-    cpdef take(self, command)
-    cpdef put(self, data, command)
-
 @cython.locals(lo=int64_t, hi=int64_t, at=int64_t, to_pa=int64_t, to_offset=int64_t, va=int64_t,
                nbytes=int64_t, payload=int64_t, bits=int)
 cpdef list gathered(Pe pe, tuple runs)
-@cython.locals(request=DmaRequest)
+@cython.locals(request=Extent)
 cdef _join(dict by_node, str node_id, int64_t offset, int64_t payload, tuple piece, int64_t at, int bits)
 @cython.locals(first=int64_t, last=int64_t)
 cdef _touch(list lines, int64_t offset, int64_t nbytes, int bits)
@@ -98,8 +90,8 @@ cdef class PeDma:
 cdef class AccessJob(Job):
     cdef public object buffer
     cdef public list requests
-    cpdef take(self, data, DmaRequest request)
-    cpdef bytes_of(self, DmaRequest request)
+    cpdef take(self, data, Extent request)
+    cpdef bytes_of(self, Extent request)
 
 
 cdef class DmaAccess(Source):
@@ -111,7 +103,7 @@ cdef class DmaAccess(Source):
     cdef public list requests
     cdef Cause _looked_up
     cpdef Cause next_by(self)
-    @cython.locals(now=int64_t, request=DmaRequest, txn=Transaction, port=Port, log=OpLog, channel=DmaChannel)
+    @cython.locals(now=int64_t, request=Extent, txn=Transaction, port=Port, log=OpLog, channel=DmaChannel)
     cpdef bint issue(self) except -1
     @cython.locals(now=int64_t, log=OpLog, nbytes=int64_t, by=int64_t, whole=int64_t)
     cpdef Cause landed(self, Transaction txn)

@@ -168,47 +168,23 @@ class PeDma:
             port = self._ports[memory] = Port(self.pe.engine, self, memory)
         return port
 
-    def requests(self, runs: tuple[Run, ...]) -> list[DmaRequest]:
+    def requests(self, runs: tuple[Run, ...]) -> list[Extent]:
         """Build the requests of a command's `runs`, in order: one for each stretch of a memory."""
         pe, found, at = self.pe, [], 0
         for run in runs:
-            extra = run.payload - run.nbytes
-            for pa, nbytes in pe.mmu.translate(run.va, run.nbytes):
-                for extent in pe.engine.extents(pa, nbytes):
-                    places = [at + piece - pa for piece, _ in extent.pieces]
-                    payload = extent.nbytes + extra
-                    found.append(DmaRequest(extent.node_id, extent.offset, payload, list(extent.pieces), places))
-                    extra = 0
-                at += nbytes
+            stretches = pe.engine.requests(pe.mmu.translate(run.va, run.nbytes), at)
+            stretches[0].nbytes += run.payload - run.nbytes
+            found += stretches
+            at += run.nbytes
         return found
 
 
 _LOAD, _STORE, _LOOKUP = KIND["load"], KIND["store"], STEP_KIND["lookup"]
 
 
-class DmaRequest:
-    """Bytes of one memory, requested by one descriptor; `at` holds the offset of each piece in the command's bytes."""
-
-    def __init__(self, node_id: str, offset: int, nbytes: int, pieces: list[tuple[int, int]], at: list[int]) -> None:
-        self.node_id, self.offset, self.nbytes, self.pieces, self.at = node_id, offset, nbytes, pieces, at
-        self.lines: list[int] | None = None
-
-    def take(self, command: np.ndarray) -> np.ndarray:
-        """Return the bytes of this request from those of its command."""
-        parts = [command[at : at + n] for at, (_, n) in zip(self.at, self.pieces, strict=True)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def put(self, data: np.ndarray, command: np.ndarray) -> None:
-        """Put the bytes of this request at their places among those of its command."""
-        taken = 0
-        for at, (_, n) in zip(self.at, self.pieces, strict=True):
-            command[at : at + n] = data[taken : taken + n]
-            taken += n
-
-
-def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[DmaRequest]:
+def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Extent]:
     """Build the requests of a pointer tile's `runs`: one per memory, each line once."""
-    by_node: dict[str, DmaRequest] = {}
+    by_node: dict[str, Extent] = {}
     engine, bits = pe.engine, pe.engine.line_bits
     lo = hi = at = to_pa = to_offset = 0
     node_id = ""
@@ -233,12 +209,11 @@ def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[DmaRequest]:
 
 
 def _join(
-    by_node: dict[str, DmaRequest], node_id: str, offset: int, payload: int, piece: tuple[int, int], at: int, bits: int
+    by_node: dict[str, Extent], node_id: str, offset: int, payload: int, piece: tuple[int, int], at: int, bits: int
 ) -> None:
     request = by_node.get(node_id)
     if request is None:
-        request = by_node[node_id] = DmaRequest(node_id, offset, 0, [], [])
-        request.lines = []
+        request = by_node[node_id] = Extent(node_id, offset, 0, [], [], [])
     assert request.lines is not None
     request.nbytes += payload
     request.pieces.append(piece)
@@ -276,7 +251,7 @@ class AccessJob(Job):
         compute = self.command.compute
         return None if compute is None else compute(self.buffer)
 
-    def take(self, data: np.ndarray, request: DmaRequest) -> None:
+    def take(self, data: np.ndarray, request: Extent) -> None:
         if len(self.requests) == 1:
             self.buffer = data
             return
@@ -284,7 +259,7 @@ class AccessJob(Job):
             self.buffer = np.zeros(sum([n for r in self.requests for _, n in r.pieces]), np.uint8)
         request.put(data, self.buffer)
 
-    def bytes_of(self, request: DmaRequest) -> np.ndarray:
+    def bytes_of(self, request: Extent) -> np.ndarray:
         if self.buffer is None:
             command = self.command
             self.buffer = command.compute(command.inputs[0].array)
@@ -431,7 +406,7 @@ class MatrixStream:
         if self.home is not None:
             extent = Extent.__new__(Extent)
             extent.node_id, extent.offset, extent.nbytes = self.home, self.at + offset, nbytes
-            extent.pieces, extent.lines = (), None
+            extent.pieces, extent.lines, extent.at = (), None, ()
             return [extent]
         va, pe = self.va + offset, self.pe
         if not self.start <= va < va + nbytes <= self.end:
