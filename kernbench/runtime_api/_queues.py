@@ -10,9 +10,9 @@ import simpy
 from kernbench.ccl._group import Place
 from kernbench.ccl._topologies import through_switch
 from kernbench.ccl.algorithm import CollectivePlan
-from kernbench.components.builtin.queues import check_read
+from kernbench.components.builtin.queues import Queue, check_read
 from kernbench.errors import AllocationError, ConfigError, OutOfMemoryError
-from kernbench.sim_engine._host_requests import QueueSpec, QueueState
+from kernbench.sim_engine._host_requests import QueueSpec
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import _naming as naming
 from kernbench.topology._naming import PeId
@@ -139,5 +139,6 @@ class DrainCheck:
                 ring, queue = self._queues(peer)[back], self._queues(place)[direction]
                 check_read(ring, queue, parts, f"{self._title}: {naming.pe(*peer)}", naming.pe(*place))
 
-    def _queues(self, place: Place) -> Mapping[str, QueueState]:
-        return self._engine.pe(*place).ipcq.sets.get(self._key, {})
+    def _queues(self, place: Place) -> Mapping[str, Queue]:
+        queues: Mapping[str, Queue] = self._engine.pe(*place).ipcq.sets.get(self._key, {})
+        return queues

@@ -31,43 +31,6 @@ RANGE_BYTES = 32
 _host_command = lru_cache(maxsize=1024)(CommandInfo)  # equal host operations share an entry of the log
 
 
-class Parcel(Protocol):
-    """A message in a queue, as its PE exposes it."""
-
-    nbytes: int
-    parts: int
-
-
-class QueueState(Protocol):
-    """One direction of a PE, as its PE exposes it: heads and tails of its ring and of its peer's ring."""
-
-    spec: QueueSpec
-    arrived: int
-    released: int
-    sent: int
-    taken: int
-
-    @property
-    def inbox(self) -> Sequence[Parcel]:
-        """Messages not claimed by a receive."""
-
-    @property
-    def outbox(self) -> Sequence[Parcel]:
-        """Messages that have not left completely."""
-
-    @property
-    def acknowledged(self) -> int:
-        """Slots of the peer's ring that have become free."""
-
-
-class QueueEngine(Protocol):
-    @property
-    def sets(self) -> Mapping[str, Mapping[str, QueueState]]:
-        """Queues by installation key, then by direction."""
-
-    def install(self, key: str, specs: Sequence[QueueSpec]) -> None: ...
-
-
 class PeView(Protocol):
     name: str
     place: tuple[int, int, int]
@@ -76,7 +39,7 @@ class PeView(Protocol):
     def mmu(self) -> PeMMU: ...
 
     @property
-    def ipcq(self) -> QueueEngine: ...
+    def ipcq(self) -> Any: ...
 
 
 class CpuView(Protocol):

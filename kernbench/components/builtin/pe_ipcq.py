@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from kernbench._units import ns_to_ps
 from kernbench.analysis._records import ARRIVED, CREDIT, FETCH, NONE, PART, READ, SENT, WRITE
@@ -67,7 +67,7 @@ class PeQueue(Queue):
         mine, theirs, network = owner.pe.dma.node_id, naming.pe_dma(*spec.peer), owner.network
         self.spec, self.in_tcm, self.credit_bytes = spec, spec.kind == "tcm", spec.credit_bytes
         self.peer_pa, self.ring_pa = spec.peer_pa, spec.ring_pa
-        self.peer = cast("PeIpcq", owner.engine.pe(*spec.peer).ipcq)
+        self.peer: PeIpcq = owner.engine.pe(*spec.peer).ipcq
         self.other: PeQueue | None = None  # the peer's, once a part has arrived there
         self.receiver: Callee = self.peer
         self.route, self.credit_route = network.route(mine, theirs), network.back(network.route(theirs, mine))
