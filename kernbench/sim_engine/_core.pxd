@@ -282,7 +282,7 @@ cdef class HbmSlice:
     cdef list turns  # starts of turnarounds, for `busy_by`
     cdef Place* coming
     cdef list what
-    cdef int first, count, room
+    cdef int come, count, room  # the first `come` of `coming` have been served
     cdef int singly(self, Transaction txn, Lines* groups) except -1
     cdef bint rounds(self, Transaction txn, Lines* groups) except -1
     cdef int64_t burst(self, int64_t line, int64_t arrival, int direction, int64_t key) except -1

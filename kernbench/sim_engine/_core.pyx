@@ -106,13 +106,6 @@ cdef int more_room(void** at, int* room, size_t size, int least=4) except -1:
     return 0
 
 
-cdef inline void put_at(list objects, int i, x) noexcept:
-    cdef PyObject* old = PyList_GET_ITEM(objects, i)
-    Py_INCREF(x)
-    PyList_SET_ITEM(objects, i, x)
-    Py_DECREF(<object>old)
-
-
 cdef inline int add(Lines* lines, int64_t a, int64_t d, int64_t wait=0) except -1:
     if lines.n == lines.room:
         more_room(<void**>&lines.at, &lines.room, sizeof(Line))
@@ -1729,25 +1722,11 @@ cdef class HbmSlice:
     cdef int comes(self, int64_t t, int64_t order, what) except -1:
         """Register a flit of a write, or (with t < 0) a train of them, in flight over the last link."""
         cdef Place* place
-        cdef Place* places
-        cdef int i, mask = self.room - 1
         if self.count == self.room:
-            places = <Place*>PyMem_Malloc((2 * self.room if self.room else 4) * sizeof(Place))
-            if places == NULL:
-                raise MemoryError()
-            found = []
-            for i in range(self.count):
-                places[i] = self.coming[(self.first + i) & mask]
-                found.append(self.what[(self.first + i) & mask])
-            PyMem_Free(self.coming)
-            self.coming, self.first = places, 0
-            self.room = 2 * self.room if self.room else 4
-            found.extend([None] * (self.room - len(found)))
-            self.what = found
-            mask = self.room - 1
-        i = (self.first + self.count) & mask
-        self.coming[i].t, self.coming[i].priority, self.coming[i].order = t, self.link.priority, order
-        put_at(self.what, i, what)
+            more_room(<void**>&self.coming, &self.room, sizeof(Place))
+        place = &self.coming[self.count]
+        place.t, place.priority, place.order = t, self.link.priority, order
+        self.what.append(what)
         self.count += 1
         return 0
 
@@ -1765,15 +1744,15 @@ cdef class HbmSlice:
             return 0
         self.core.reached(self.core.now, -1, -1)
         latest_ = self.core.latest
-        while self.count:
-            place = &self.coming[self.first]
+        while self.come < self.count:
+            place = &self.coming[self.come]
             if place.t >= 0:
                 if before(&latest_, place):
-                    return 0
+                    break
                 line.a, line.d = place.t, 0
-                self.flits(<Transaction>self.what[self.first], &line, 1, 0, 1)
+                self.flits(<Transaction>self.what[self.come], &line, 1, 0, 1)
             else:
-                train = front_of(<Train>self.what[self.first])
+                train = front_of(<Train>self.what[self.come])
                 first = train.delivered
                 lines = view(train, train.k + train.stops, &m)
                 place.t = latest_.t
@@ -1783,10 +1762,14 @@ cdef class HbmSlice:
                 if first < train.delivered:
                     self.flits(<Transaction>train.arg, lines, m, first, train.delivered)
                 if train.delivered < train.n:
-                    return 0
-            put_at(self.what, self.first, None)
-            self.first = (self.first + 1) & (self.room - 1)
-            self.count -= 1
+                    break
+            self.what[self.come] = None
+            self.come += 1
+        if 2 * self.come >= self.count:
+            self.count -= self.come
+            memmove(self.coming, self.coming + self.come, self.count * sizeof(Place))
+            del self.what[:self.come]
+            self.come = 0
         return 0
 
     cdef int flits(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1:
