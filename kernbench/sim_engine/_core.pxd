@@ -292,4 +292,3 @@ cdef class HbmSlice:
     cdef int comes(self, int64_t t, int64_t order, what) except -1
     cdef int look(self) except -1
     cdef int flits(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1
-    cdef int several(self, Transaction txn, int64_t arrival) except -1

@@ -1774,26 +1774,19 @@ cdef class HbmSlice:
 
     cdef int flits(self, Transaction txn, Line* lines, int m, int64_t first, int64_t until) except -1:
         """Serve the bursts completed by flits `first` to `until` (exclusive) of those that arrive by `lines`."""
-        cdef int64_t i
-        for i in range(first, until):
-            self.several(txn, latest(lines, m, i))
-        return 0
-
-    cdef int several(self, Transaction txn, int64_t arrival) except -1:
-        """Serve the bursts that a flit completes, if more than one."""
-        cdef int64_t first = txn.offset >> self.line_bits, m, i, line, end, j = txn.arrived
+        cdef int64_t begin = txn.offset >> self.line_bits, bursts, i, j, line, arrival, end
         cdef int64_t q = txn.back.flits(txn.nbytes)
-        cdef Channel* channel
         if txn.lines is not None:
-            m = len(txn.lines)
+            bursts = len(txn.lines)
         else:
-            m = ((txn.offset + txn.nbytes - 1) >> self.line_bits) + 1 - first
-        txn.arrived += 1
-        for i in range(j * m // q, (j + 1) * m // q):
-            line = txn.lines[i] if txn.lines is not None else first + i
-            end = self.burst(line, arrival, WRITE_, txn.key)
-            if end >= txn.end:
-                channel = &self.channels[line & (self.n - 1)]
-                txn.end = end
-                log(txn, arrival, channel, end)
+            bursts = ((txn.offset + txn.nbytes - 1) >> self.line_bits) + 1 - begin
+        for i in range(first, until):
+            arrival = latest(lines, m, i)
+            for j in range(txn.arrived * bursts // q, (txn.arrived + 1) * bursts // q):
+                line = txn.lines[j] if txn.lines is not None else begin + j
+                end = self.burst(line, arrival, WRITE_, txn.key)
+                if end >= txn.end:
+                    txn.end = end
+                    log(txn, arrival, &self.channels[line & (self.n - 1)], end)
+            txn.arrived += 1
         return 0
