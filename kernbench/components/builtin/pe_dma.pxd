@@ -33,10 +33,8 @@ cdef int64_t NONE, SENT
 cdef int MEMORY, READING, READS, WRITES, WRITING
 cdef Cause NOTHING
 cdef int _LOAD, _STORE, _LOOKUP, _DMA_IN, _DMA_OUT, _READ, _WRITE
-@cython.locals(cause=Cause)
-cdef _sent(Transaction txn, DmaChannel channel, OpLog log, int64_t now, Cause other)
 @cython.locals(cause=Cause, found=Cause, opener=Moment, since=int64_t, asked=int64_t, served=int64_t)
-cdef Cause _landed(int64_t command, int transit, int count, Transaction txn, int64_t now, OpLog log)
+cdef Cause _path(int64_t command, int transit, int count, Transaction txn, int64_t now, OpLog log)
 
 
 cdef class Source:
@@ -122,10 +120,15 @@ cdef class MatrixStream:
 
 
 cdef class Traffic:
-    cdef public int64_t since_ps, n, left, nbytes, took_ps
+    cdef public TileJob job
+    cdef public DmaChannel channel
+    cdef public OpLog log
+    cdef public int64_t kind, since_ps, n, left, nbytes, took_ps
     cdef public bint whole
-    cpdef asked(self, int64_t now, int64_t nbytes)
-    cpdef landed(self, Transaction txn, int64_t now, OpLog log, int64_t command, int64_t kind)
+    @cython.locals(channel=DmaChannel, log=OpLog, now=int64_t, cause=Cause, txn=Transaction)
+    cpdef Transaction asked(self, Source source, Extent extent, int64_t tile, Cause other)
+    @cython.locals(job=TileJob, log=OpLog, now=int64_t, reads=bint, end=int64_t, by=Cause)
+    cpdef Cause landed(self, Transaction txn)
 
 
 cdef class TileBuffers:
@@ -138,10 +141,8 @@ cdef class TileReads(Source):
     cdef public int64_t buffers
     cdef MatrixStream _a, _b
     cdef Core _core
-    cdef OpLog _log
-    cdef DmaChannel _reader
     cdef TilePipeline _pipeline
-    cdef int64_t _component, _tile, _m
+    cdef int64_t _tile, _m
     cdef list _others, _tiles, _row, _column, _once, _pending
     cdef int64_t _next, _ring, _shared, _freed
     cdef PeDma _dma
@@ -163,9 +164,9 @@ cdef class TileReads(Source):
     cpdef Cause next_by(self)
     @cython.locals(job=TileJob, i=int64_t, t=int64_t, before=int64_t, tile=TileBuffers)
     cpdef int64_t next_ps(self) except -2
-    @cython.locals(job=TileJob, extent=Extent, now=int64_t, txn=Transaction)
+    @cython.locals(job=TileJob, extent=Extent, txn=Transaction)
     cpdef bint issue(self) except -1
-    @cython.locals(i=int64_t, job=TileJob, now=int64_t, log=OpLog, end=int64_t, by=Cause, tile=TileBuffers)
+    @cython.locals(i=int64_t, by=Cause, tile=TileBuffers)
     cpdef Cause landed(self, Transaction txn)
 
 
@@ -173,16 +174,15 @@ cdef class TileWrites(Source):
     cdef public TileJob job
     cdef public MatrixStream stream
     cdef Core _core
-    cdef OpLog _log
-    cdef DmaChannel _writer
+    cdef PeDma _dma
     cdef TilePipeline _pipeline
-    cdef int64_t _component, _out, _unacknowledged, _since
+    cdef int64_t _out, _unacknowledged, _since
     cdef Cause _by
     cpdef Cause next_by(self)
     cdef list _pending
     cdef Traffic _traffic
     cpdef int64_t next_ps(self) except -2
-    @cython.locals(job=TileJob, extent=Extent, now=int64_t, nt=int64_t, first=cython.bint, txn=Transaction)
+    @cython.locals(job=TileJob, extent=Extent, nt=int64_t, first=cython.bint, txn=Transaction)
     cpdef bint issue(self) except -1
-    @cython.locals(job=TileJob, now=int64_t, log=OpLog, end=int64_t, by=Cause)
+    @cython.locals(by=Cause)
     cpdef Cause landed(self, Transaction txn)

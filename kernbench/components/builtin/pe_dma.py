@@ -342,40 +342,6 @@ class DmaAccess(Source):
 _DMA_IN, _DMA_OUT = KIND["dma_in"], KIND["dma_out"]
 
 
-def _sent(txn: Transaction, channel: DmaChannel, log: OpLog, now: int, other: Cause) -> None:
-    """Record the causes of a tile's request (`other` is not decisive), and it as the predecessor of the next one."""
-    cause = channel.cause
-    if log.tiles:
-        txn.number = log.sent(log.event(cause), channel.second.event, channel.third.event, other.event)
-        cause = Cause(SENT | txn.number << 3)
-    elif log.operation:
-        txn.cause = cause
-    channel.before_ps, channel.before = now, cause
-
-
-def _landed(command: int, transit: int, count: int, txn: Transaction, now: int, log: OpLog) -> Cause:
-    """Cause of a request's end in a log without tiles: time in memory, and on the way there and back.
-
-    If the memory has been busy without a gap, it limits since the request with which its busy period began.
-    """
-    served, cause = txn.served_ps, txn.cause
-    assert cause is not None
-    since, asked = txn.arrived_ps, txn.asked_ps
-    if served < 0:
-        served = since = now
-    elif txn.opener == txn.key:
-        since = txn.since_ps
-        log.opened(txn.key, asked, cause)
-    else:
-        opener = log.openers.get(txn.opener)
-        if opener is not None:
-            since, asked, cause = txn.since_ps, opener.ps, opener.by
-    found = log.then(cause, command, count, 1)
-    found.parts[transit] += since - asked + now - served
-    found.parts[MEMORY] += served - since
-    return found
-
-
 _READ, _WRITE = READ, WRITE
 
 
@@ -431,25 +397,76 @@ class MatrixStream:
 
 
 class Traffic:
-    """Requests of one direction of a tiled command: `whole` once the last one has been issued."""
+    """Requests of one direction of a tiled command, over `channel`; `kind` is that of their rows in a log of tiles.
 
-    def __init__(self) -> None:
+    They are `whole` once the last one has been issued.
+    """
+
+    def __init__(self, job: TileJob, channel: DmaChannel, kind: int) -> None:
+        self.job, self.channel, self.kind, self.log = job, channel, kind, job.pe.log
         self.since_ps = -1
         self.n = self.left = self.nbytes = self.took_ps = 0
         self.whole = False
 
-    def asked(self, now: int, nbytes: int) -> None:
+    def asked(self, source: Source, extent: Extent, tile: int, other: Cause) -> Transaction:
+        """Create a request that is issued now, the channel's predecessor of the next one; `other` is not decisive."""
+        channel, log, now = self.channel, self.log, self.channel.core.now
+        cause = channel.cause
+        txn = Transaction.__new__(Transaction)
+        txn.begins(extent.nbytes, extent.offset, channel, source, extent.lines)
+        txn.asked_ps, txn.tile = now, tile
+        if log.tiles:
+            txn.number = log.sent(log.event(cause), channel.second.event, channel.third.event, other.event)
+            cause = Cause(SENT | txn.number << 3)
+        elif log.operation:
+            txn.cause = cause
+        channel.before_ps, channel.before = now, cause
         if self.since_ps < 0:
             self.since_ps = now
         self.n += 1
         self.left += 1
-        self.nbytes += nbytes
+        self.nbytes += extent.nbytes
+        return txn
 
-    def landed(self, txn: Transaction, now: int, log: OpLog, command: int, kind: int) -> None:
+    def landed(self, txn: Transaction) -> Cause:
+        """Log the end of a request; return its cause."""
+        job, log, now, reads = self.job, self.log, self.channel.core.now, self.kind == _DMA_IN
+        if not log.operation:
+            return NOTHING
+        if log.tiles:
+            end = log.transfer(txn.asked_ps, now, txn, job.id, txn.tile, _READ if reads else _WRITE)
+            log.row(txn.asked_ps, now, job.pe.dma.component, self.kind, job.id, txn.nbytes, 0, txn.tile, end)
+            by = Cause(end)
+        else:
+            by = _path(job.id, READING if reads else WRITING, READS if reads else WRITES, txn, now, log)
         self.took_ps += now - txn.asked_ps
         self.left -= 1
         if self.whole and not self.left:
-            log.stage(command, kind, self.since_ps, now, self.took_ps, self.n, self.nbytes, log.route(txn.back))
+            log.stage(job.id, self.kind, self.since_ps, now, self.took_ps, self.n, self.nbytes, log.route(txn.back))
+        return by
+
+
+def _path(command: int, transit: int, count: int, txn: Transaction, now: int, log: OpLog) -> Cause:
+    """Cause of a request's end in a log without tiles: time in memory, and on the way there and back.
+
+    If the memory has been busy without a gap, it limits since the request with which its busy period began.
+    """
+    served, cause = txn.served_ps, txn.cause
+    assert cause is not None
+    since, asked = txn.arrived_ps, txn.asked_ps
+    if served < 0:
+        served = since = now
+    elif txn.opener == txn.key:
+        since = txn.since_ps
+        log.opened(txn.key, asked, cause)
+    else:
+        opener = log.openers.get(txn.opener)
+        if opener is not None:
+            since, asked, cause = txn.since_ps, opener.ps, opener.by
+    found = log.then(cause, command, count, 1)
+    found.parts[transit] += since - asked + now - served
+    found.parts[MEMORY] += served - since
+    return found
 
 
 class TileBuffers:
@@ -474,9 +491,7 @@ class TileReads(Source):
         self._a, self._b = streams.get("mk"), streams.get("kn")
         self._others = [(stream, operand) for stream, operand in operands if operand.axes not in {"mk", "kn"}]
         pe = job.pe
-        self._core, self._log = pe.core, pe.log
-        self._dma, self._reader, self._pipeline = pe.dma, pe.dma.reader, pe.pipeline
-        self._component: int = pe.dma.component
+        self._core, self._dma, self._pipeline = pe.core, pe.dma, pe.pipeline
         # Operands without k keep their buffers for an output tile.
         self._ring = (buffers + 1) * (job.kt if self._others else 1)
         self._tiles: list[TileBuffers] = []
@@ -491,7 +506,7 @@ class TileReads(Source):
         self._pending: list[Extent] = []
         self._next = self._shared = 0
         self._arriving = False
-        self._traffic = Traffic()
+        self._traffic = Traffic(job, pe.dma.reader, _DMA_IN)
         self._prepare()
 
     def _begin(self, out: int) -> None:
@@ -552,7 +567,7 @@ class TileReads(Source):
         tile.free_ps, tile.free_by = t, by
         self._freed += 1
         if not self._arriving:
-            self._reader.progress()
+            self._dma.reader.progress()
 
     def next_ps(self) -> int:
         job, i = self.job, self._tile
@@ -583,15 +598,10 @@ class TileReads(Source):
     def issue(self) -> bool:
         job, extent = self.job, self._pending[self._next]
         self._next += 1
-        now = self._core.now
         if job.start_ps < 0:
-            job.start_ps = now
-        txn = Transaction.__new__(Transaction)
-        txn.begins(extent.nbytes, extent.offset, self._reader, self, extent.lines)
-        txn.asked_ps, txn.tile = now, self._tile
-        _sent(txn, self._reader, self._log, now, self._fourth)
+            job.start_ps = self._core.now
+        txn = self._traffic.asked(self, extent, self._tile, self._fourth)
         self._dma.port(extent.node_id).read(txn)
-        self._traffic.asked(now, extent.nbytes)
         if self._next < len(self._pending):
             return False
         self._prepare()
@@ -599,22 +609,13 @@ class TileReads(Source):
         return self._traffic.whole
 
     def landed(self, txn: Transaction) -> Cause:
-        i, job = txn.tile, self.job
-        now, log = self._core.now, self._log
-        by = NOTHING
-        if log.tiles:
-            end = log.transfer(txn.asked_ps, now, txn, job.id, i, _READ)
-            log.row(txn.asked_ps, now, self._component, _DMA_IN, job.id, txn.nbytes, 0, i, end)
-            by = Cause(end)
-        elif log.operation:
-            by = _landed(job.id, READING, READS, txn, now, log)
-        if log.operation:
-            self._traffic.landed(txn, now, log, job.id, _DMA_IN)
+        i = txn.tile
+        by = self._traffic.landed(txn)
         tile = self._tiles[i % self._ring]
         tile.left -= 1
         if not tile.left:
-            tile.complete_ps, tile.complete_by = now, by
-            if i == job.fetched:
+            tile.complete_ps, tile.complete_by = self._core.now, by
+            if i == self.job.fetched:
                 self._arriving = True
                 self._pipeline.advance()
                 self._arriving = False
@@ -627,13 +628,12 @@ class TileWrites(Source):
     def __init__(self, job: TileJob, stream: MatrixStream) -> None:
         self.job, self.stream = job, stream
         pe = job.pe
-        self._core, self._log, self._writer, self._pipeline = pe.core, pe.log, pe.dma.writer, pe.pipeline
-        self._component: int = pe.dma.component
+        self._core, self._dma, self._pipeline = pe.core, pe.dma, pe.pipeline
         self._out = 0
         self._unacknowledged = 0
         self._pending: list[Extent] = []
         self._since, self._by = -1, NOTHING
-        self._traffic = Traffic()
+        self._traffic = Traffic(job, pe.dma.writer, _DMA_OUT)
 
     def next_ps(self) -> int:
         return self._since if self._pending else self._pipeline.store_dma.first()
@@ -644,9 +644,7 @@ class TileWrites(Source):
         return self._by
 
     def issue(self) -> bool:
-        job = self.job
-        now = self._core.now
-        first = not self._pending
+        job, first = self.job, not self._pending
         if first:
             self._since = self._pipeline.store_dma.first()
             nt = job.plan.nt
@@ -654,30 +652,17 @@ class TileWrites(Source):
             self._out += 1
         extent = self._pending.pop()
         self._unacknowledged += 1
-        txn = Transaction.__new__(Transaction)
-        txn.begins(extent.nbytes, extent.offset, self._writer, self, extent.lines)
-        txn.asked_ps, txn.tile = now, job.tile_of(self._out - 1)
-        _sent(txn, self._writer, self._log, now, NOTHING)
+        txn = self._traffic.asked(self, extent, job.tile_of(self._out - 1), NOTHING)
         if first:
-            self._pipeline.store_dma.take(now, self._writer.before)
-        job.pe.dma.port(extent.node_id).write(txn)
-        self._traffic.asked(now, extent.nbytes)
+            self._pipeline.store_dma.take(self._core.now, self._dma.writer.before)
+        self._dma.port(extent.node_id).write(txn)
         self._traffic.whole = self._out == job.outputs and not self._pending
         self._pipeline.advance()
-        return self._out == job.outputs and not self._pending
+        return self._traffic.whole
 
     def landed(self, txn: Transaction) -> Cause:
-        job, now, log = self.job, self._core.now, self._log
-        by = NOTHING
-        if log.tiles:
-            end = log.transfer(txn.asked_ps, now, txn, job.id, txn.tile, _WRITE)
-            log.row(txn.asked_ps, now, self._component, _DMA_OUT, job.id, txn.nbytes, 0, txn.tile, end)
-            by = Cause(end)
-        elif log.operation:
-            by = _landed(job.id, WRITING, WRITES, txn, now, log)
-        if log.operation:
-            self._traffic.landed(txn, now, log, job.id, _DMA_OUT)
+        by = self._traffic.landed(txn)
         self._unacknowledged -= 1
-        if not self._unacknowledged and self._out == job.outputs and not self._pending:
-            job.written(now, by)
+        if not self._unacknowledged and self._traffic.whole:
+            self.job.written(self._core.now, by)
         return by
