@@ -52,7 +52,7 @@ def test_refreshes_that_stop_only_their_bank_explain_the_difference_to_such_cont
 
 
 def test_writes_take_the_bus_as_long_as_reads():
-    """Without reads in between, to rows that are open: all but the refreshes is data."""
+    """In order and without refreshes, either kind keeps the bus busy; a mixture has to turn it."""
     stream = "timing=hbm3; pattern=sequential; requests=2000; metric=throughput; channel_bw_gbs=25.6; refresh=off"
     assert value(stream, reads="0") == pytest.approx(value(stream, reads="1"), rel=0.02)
     assert value(stream, reads="0.5") < value(stream, reads="1")
