@@ -7,6 +7,7 @@ cdef class PeProgram
 
 from kernbench.components._command cimport Command, Composite, Dot, Load, Recv, Send, Store, Value, Vector
 from kernbench.sim_engine._core cimport Core
+from kernbench.sim_engine._extents cimport Extents
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._callee cimport Callee
 
@@ -90,6 +91,7 @@ cdef class Pe:
     cdef public AccessOrder order
     cdef public PeMath math
     cdef public PeTcm tcm
+    cdef public Extents extents
     cdef public PeScheduler scheduler
     cdef public TilePipeline pipeline
     cdef public Core core

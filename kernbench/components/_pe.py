@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -240,7 +242,28 @@ class Job:
 
 
 _ISSUE, _END = STEP_KIND["issue"], STEP_KIND["end"]
+_MOST_IDLE = 512
 _PULSE_EVERY = 256  # a program may issue commands without ever waiting for the clock
+
+
+class _Idle(threading.local):
+    """The greenlets of this thread whose programs have ended: a new one takes 10 us, for the memory of its frames."""
+
+    def __init__(self) -> None:
+        self.greenlets: list[greenlet] = []
+
+
+_idle = _Idle()
+
+
+def _run_programs(program: PeProgram | None) -> None:
+    """Run one program after another, each without context variables."""
+    while program is not None:
+        Context().run(program._run)
+        hub, program = program._hub, None
+        if len(_idle.greenlets) < _MOST_IDLE:
+            _idle.greenlets.append(getcurrent())
+            program = hub.switch()
 
 
 class PeProgram(Callee):
@@ -267,7 +290,7 @@ class PeProgram(Callee):
         self.waits_for: Value | Command | None = None
         self.short = False
         self.since = self.issued
-        self._greenlet = greenlet(self._run)
+        self._greenlet: Any = _idle.greenlets.pop() if _idle.greenlets else greenlet(_run_programs)
         self._enter = self._greenlet.switch
         self.engine.programs[self] = None
         self._hub: Any = None
@@ -292,12 +315,13 @@ class PeProgram(Callee):
         self._follow(self.core.now, self._woken_by)
         self.core.running = self
         try:
-            self._enter()
+            self._enter(self)
         except Exception as error:
             raise _located(error, self.pe) from error
         finally:
             self.core.running = None
         if self.ended:
+            self._greenlet = None
             self._maybe_end(self.issued, self._cause)
 
     def _follow(self, t: int, by: int) -> None:
@@ -309,7 +333,7 @@ class PeProgram(Callee):
             self._second, self._third = by, self._second
 
     def stop(self) -> None:
-        if not self._greenlet.dead:
+        if self._greenlet:  # it is under way
             self.core.running = self
             self._greenlet.throw(Stopped)
 
@@ -457,7 +481,8 @@ class PeProgram(Callee):
         return "\n    ".join(lines)
 
     def location(self) -> str:
-        frame = user_frame(sys._getframe() if self.core.running is self else self._greenlet.gr_frame)
+        waits_in = self._greenlet.gr_frame if self._greenlet else None
+        frame = user_frame(sys._getframe() if self.core.running is self else waits_in)
         line = "" if frame is None else f" at {frame.f_code.co_filename}:{frame.f_lineno}"
         return f"{self.pe.name}, kernel {self.launch.name!r}{line}"
 
@@ -485,7 +510,7 @@ class Pe:
     """
 
     def __init__(self, engine: GraphEngine, sip: int, cube: int, pe: int, mmu: PeMmu) -> None:
-        self.engine, self.place, self.mmu = engine, (sip, cube, pe), mmu
+        self.engine, self.extents, self.place, self.mmu = engine, engine.extents, (sip, cube, pe), mmu
         self.core, self.log, self.data = engine.env.core, engine.log, engine.data
         self.name = naming.pe(sip, cube, pe)
         self.cpu, self.mmu_place = (self.log.place(f"{self.name}.{part}") for part in ("pe_cpu", "pe_mmu"))

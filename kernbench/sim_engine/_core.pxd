@@ -243,7 +243,7 @@ cdef class Arbiter:
     cdef readonly Link link
     cdef readonly int64_t nbytes
     cdef int64_t chunk, turn_ps, granted_count, granted_start
-    cdef int last, granted_kind
+    cdef int last
     cdef list bulk, queue
     cdef Waiting granted
     cdef Train train

@@ -565,6 +565,7 @@ cdef class Core:
         memset(self.lanes, 0, lanes * sizeof(Lane))
         for i in range(lanes):
             self.lanes[i].calendar.free, self.lanes[i].calendar.next = -1, LIMIT
+            self.firsts[i] = LIMIT
         self.n_lanes, self.lookahead, self.united = lanes, lookahead_ps, True
         self.calendar = &self.lanes[0].calendar
         self.couple(0)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import simpy
 
 from kernbench._units import ACK_BYTES
-from kernbench.analysis._records import NONE, READ, WRITE, CommandInfo, Communication, Operation
+from kernbench.analysis._records import MESSAGE, NONE, READ, WRITE, CommandInfo
 from kernbench.policy.address.pe_mmu import PeMMU, Range, TranslationTable
 from kernbench.policy.address.phyaddr import sip_of
+from kernbench.sim_engine._callee import Callee
+from kernbench.sim_engine._host_records import LaunchRow
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
 from kernbench.sim_engine._transaction import Transaction
 from kernbench.topology import _naming as naming
 from kernbench.topology._naming import PeId
 
 if TYPE_CHECKING:
+    from kernbench.sim_engine._network import Core
+    from kernbench.sim_engine._op_log import OpLog
+    from kernbench.sim_engine._transaction import Route
     from kernbench.sim_engine.engine import GraphEngine
 
 LAUNCH_BYTES = 64
@@ -54,7 +57,7 @@ class CpuView(Protocol):
     @property
     def pe(self) -> PeView: ...
 
-    def start(self, what: tuple[LaunchBroadcast, int]) -> None: ...
+    def start_at(self, t: int, launch: LaunchBroadcast, by: int) -> None: ...
 
 
 class RunningProgram(Protocol):
@@ -75,7 +78,38 @@ class RunningProgram(Protocol):
 _LAST_PE = "the launch's last PE"  # the place of a start that waited for it
 
 
-class Broadcast(ABC):
+class ControlMessage(Callee):
+    """A message of `command` on its way, which is logged when it arrives; `fn` gets `arg` and the event of that."""
+
+    def __init__(
+        self, log: OpLog, core: Core, route: Route, nbytes: int, fn: Callable[[Any, int], None], command: int, by: int
+    ) -> None:
+        self.log, self.core, self.route, self.nbytes, self.fn, self.command = log, core, route, nbytes, fn, command
+        self.key, self.sent_ps, self.number = route.key(), core.now, -1
+        if log.operation:
+            log.waits.follow(self.key)
+            self.number = log.sent(by)
+            log.route(route)
+
+    def landed(self, arg: Any) -> None:
+        by = NONE
+        if self.number >= 0:
+            t = self.core.now
+            by = self.log.move(
+                self.number, self.sent_ps, t, self.route, self.nbytes, self.command, -1, MESSAGE, self.key
+            )
+        self.fn(arg, by)
+
+
+def post(
+    engine: GraphEngine, route: Route, nbytes: int, fn: Callable[[Any, int], None], arg: object, command: int, by: int
+) -> None:
+    """Send a control message with cause `by`."""
+    message = ControlMessage(engine.log, engine.env.core, route, nbytes, fn, command, by)
+    engine.network.send(route, nbytes, message.key, message, arg)
+
+
+class Broadcast:
     """One message to PEs of a SIP; `done` succeeds when the last completion has reached the host.
 
     Unless `kind` is empty, it is logged on completion as a row of that kind.
@@ -104,19 +138,19 @@ class Broadcast(ABC):
         """Make the end of this message the cause of the host's next actions."""
         self.engine.host_by = self.by
 
-    @abstractmethod
     def nbytes_of(self, cube: int | None = None, pe: int | None = None) -> int:
         """Size of the copy for a cube, for one of its PEs, or for the whole SIP [bytes]."""
+        raise TypeError(f"{type(self).__name__} has no size")
 
-    def stamp(self, t: int, by: int) -> None:  # noqa: B027  only a launch needs it
+    def stamp(self, t: int, by: int) -> None:
         """Handle the message's departure from the IO chiplet's CPU at `t`."""
 
-    def comes(self, t: int, by: int) -> None:  # noqa: B027  only a launch needs it
+    def comes(self, t: int, by: int) -> None:
         """Handle the arrival of a copy at a PE, which will have decoded it at `t`."""
 
-    @abstractmethod
     def taken(self, cpu: CpuView, by: int) -> None:
         """Execute the message on a PE whose CPU has decoded it."""
+        raise TypeError(f"{type(self).__name__} does nothing on a PE")
 
     def answer(self, place: tuple[int, int, int], by: int) -> None:
         """Send a PE's completion towards the host; M_CPU and IO_CPU combine those of their PEs and cubes."""
@@ -125,10 +159,7 @@ class Broadcast(ABC):
 
     def _reply(self, asker: str, answerer: str, fn: Callable[[Any, int], None], arg: object, by: int) -> None:
         network = self.engine.network
-        route = network.back(network.route(asker, answerer))
-        key = route.key()
-        heard = self.engine.log.heard(self.engine.env, route, ACK_BYTES, key, self.id, fn, by)
-        network.send(route, ACK_BYTES, key, heard, arg)
+        post(self.engine, network.back(network.route(asker, answerer)), ACK_BYTES, fn, arg, self.id, by)
 
     def _pe_done(self, cube: int, by: int) -> None:
         self._left[cube] -= 1
@@ -165,80 +196,6 @@ class GraphStep:
 
     nbytes: int
     is_last: bool
-
-
-class LaunchRow(NamedTuple):
-    """The record of a launch: times in ps, -1 if not reached; `queues` and `protocol` are empty for none.
-
-    Its programs run from `start_ps` to `done_ps`, and the host knows of that at `end_ps`.
-    """
-
-    name: str
-    queues: str
-    protocol: str
-    sip: int
-    command: int
-    operation: int
-    sent_ps: int
-    target_start_ps: int
-    start_ps: int
-    done_ps: int
-    end_ps: int
-
-
-class LaunchTable:
-    """The launches of a run in the order of sending, packed into 88 B each, as a program may launch for hours."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, int] = {"": 0}
-        self._numbers = array("q")
-
-    def append(self, row: LaunchRow) -> int:
-        number = len(self)
-        texts = self._texts
-        self._numbers.extend((*(texts.setdefault(text, len(texts)) for text in row[:3]), *row[3:]))
-        return number
-
-    def note(self, number: int, target_start_ps: int, start_ps: int, done_ps: int = -1, end_ps: int = -1) -> None:
-        """Update the times of a launch, which are unknown when it is sent."""
-        end = (number + 1) * len(LaunchRow._fields)
-        self._numbers[end - 4 : end] = array("q", (target_start_ps, start_ps, done_ps, end_ps))
-
-    def __len__(self) -> int:
-        return len(self._numbers) // len(LaunchRow._fields)
-
-    def __iter__(self) -> Iterator[LaunchRow]:
-        texts, width = list(self._texts), len(LaunchRow._fields)
-        for at in range(0, len(self._numbers), width):
-            name, queues, protocol, *numbers = self._numbers[at : at + width]
-            yield LaunchRow(texts[name], texts[queues], texts[protocol], *numbers)
-
-
-class OperationTable:
-    """What the host has queued on the devices, in that order, packed as the launches are."""
-
-    def __init__(self) -> None:
-        self._communications: dict[Communication | None, int] = {None: 0}
-        self._numbers = array("q")  # of each: SIP, communication, and the ends of its two lists in `_before`
-        self._before = array("q")
-
-    def append(self, sip: int, after: Iterable[int], waited: Iterable[int], communication: Communication | None) -> int:
-        number, known = len(self), self._communications
-        self._before.extend(after)
-        middle = len(self._before)
-        self._before.extend(waited)
-        self._numbers.extend((sip, known.setdefault(communication, len(known)), middle, len(self._before)))
-        return number
-
-    def __len__(self) -> int:
-        return len(self._numbers) // 4
-
-    def __iter__(self) -> Iterator[Operation]:
-        known, start = list(self._communications), 0
-        for at in range(0, len(self._numbers), 4):
-            sip, which, middle, end = self._numbers[at : at + 4]
-            yield Operation(sip, tuple(self._before[start:middle]), tuple(self._before[middle:end]), known[which])
-            start = end
 
 
 class LaunchBroadcast(Broadcast):
@@ -315,7 +272,7 @@ class LaunchBroadcast(Broadcast):
         if self.start_ps < 0 or start < self.start_ps:
             self.start_ps = start
             self.engine.launches.note(self._number, self.target_start_ps, start)
-        self.engine.env.call_at(start, cpu.start, (self, by))
+        cpu.start_at(start, self, by)
 
     def begins(self, by: int) -> int:
         """Log the start of a program now; return the event. `by` is the event of its CPU's decoding."""
@@ -383,7 +340,7 @@ class RangeMap(Broadcast):
             tellings = frozenset((id(self.ranges[cube, pe]),))
         nbytes = self._nbytes.get(tellings)
         if nbytes is None:
-            distinct = set().union(*(self._told[telling] for telling in tellings))
+            distinct = set().union(*[self._told[telling] for telling in tellings])
             nbytes = self._nbytes[tellings] = RANGE_BYTES * len(distinct)
         return nbytes
 
@@ -472,7 +429,7 @@ class HostCopy:
         self.done.callbacks.append(self._heard_of)
         self._start = engine.env._now
         self._id = engine.log.command(_host_command("h2d" if write else "d2h"))
-        extents = engine.requests(self.pieces)
+        extents = engine.extents.requests(self.pieces)
         self._left, self._bytes = len(extents), sum([nbytes for _, nbytes in self.pieces])
         self._taken: np.ndarray | None = None
         if not self.pieces:

@@ -16,7 +16,6 @@ cdef class Network:
     cdef tuple _names
     cdef bint _split
     cpdef CRoute route(self, src, dst)
-    @cython.locals(number=int64_t)
     @cython.locals(found=list)
     cdef CRoute _make(self, parts, int message_class=*)
     @cython.locals(known=dict)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from kernbench.analysis._records import (
     ARRIVED,
     HELD,
     LOG_COLUMNS,
-    MESSAGE,
     MOVE,
     NONE,
     ROW,
@@ -40,7 +38,7 @@ from kernbench.sim_engine._network import ENGINE
 from kernbench.sim_engine._waits import Waits
 
 if TYPE_CHECKING:
-    from kernbench.sim_engine._network import Clock, Link
+    from kernbench.sim_engine._network import Link
     from kernbench.sim_engine._transaction import Route, Transaction
     from kernbench.sim_engine.engine import GraphEngine
     from kernbench.topology._graph import Graph
@@ -206,30 +204,6 @@ class OpLog:
             txn.number, start, end, txn.back, txn.nbytes, command, tile, kind, txn.key,
             txn.arrived_ps, txn.since_ps, txn.opener, txn.served_ps,
         )  # fmt: skip
-
-    def heard(
-        self,
-        clock: Clock,
-        route: Route,
-        nbytes: int,
-        key: int,
-        command: int,
-        fn: Callable[[Any, int], None],
-        cause: int,
-    ) -> Callable[[Any], None]:
-        """Wrap `fn` to log the message when it arrives; `fn` also gets its event."""
-        if not self.operation:
-            return lambda arg: fn(arg, NONE)
-        core = clock.core
-        sent = core.now
-        self.waits.follow(key)
-        number = self.sent(cause)
-        self.route(route)
-
-        def arrived(arg: Any) -> None:
-            fn(arg, self.move(number, sent, core.now, route, nbytes, command, -1, MESSAGE, key))
-
-        return arrived
 
 
 def busy_by_component(engine: GraphEngine) -> dict[str, int]:

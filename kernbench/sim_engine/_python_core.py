@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
@@ -286,25 +287,19 @@ class Core:
             self.waits.landed(key, self.waits.add(wait, link.number, front, self.now - asked))
 
 
+@dataclass(slots=True)
 class _Waiting:
     """A message with `count` flits left to send at an arbiter; it waits since `asked`, -1 after its first turn."""
 
-    __slots__ = ("arg", "asked", "count", "each", "fn", "key", "kind", "route", "size")
-
-    def __init__(
-        self,
-        kind: int,
-        route: Route,
-        count: int,
-        size: int,
-        key: int,
-        fn: _Callback,
-        arg: object,
-        each: bool,
-        asked: int,
-    ) -> None:
-        self.kind, self.route, self.count, self.size, self.key = kind, route, count, size, key
-        self.fn, self.arg, self.each, self.asked = fn, arg, each, asked
+    kind: int
+    route: Route
+    count: int
+    size: int
+    key: int
+    fn: _Callback
+    arg: object
+    each: bool
+    asked: int
 
 
 class Arbiter:

@@ -23,15 +23,6 @@ cdef class Route:
     cpdef dict counts(self)
 
 
-cdef class Extent:
-    cdef public str node_id
-    cdef public int64_t offset, nbytes
-    cdef public object at, pieces
-    cdef public list lines
-    cpdef take(self, command)
-    cpdef put(self, data, command)
-
-
 cdef class Transaction:
     cdef public object arg, fn, lines, pieces, data
     cdef public int64_t nbytes, offset, key, arrived, end, asked_ps, tile, number

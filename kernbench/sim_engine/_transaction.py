@@ -78,32 +78,6 @@ class Route:
         return {**self._smaller, self._latest: latest, self.flit_bytes: self._flits}
 
 
-class Extent:
-    """Bytes of one memory that one request transfers.
-
-    `pieces` are their physical (address, bytes), empty where nothing needs them, and `at` is the place of each among
-    the bytes of a whole command; `lines`, if given, are those touched.
-    """
-
-    def __init__(
-        self, node_id: str, offset: int, nbytes: int, pieces: Any = (), lines: list[int] | None = None, at: Any = ()
-    ) -> None:
-        self.node_id, self.offset, self.nbytes, self.pieces, self.lines = node_id, offset, nbytes, pieces, lines
-        self.at = at
-
-    def take(self, command: np.ndarray) -> np.ndarray:
-        """Return these bytes from those of a command."""
-        parts = [command[at : at + n] for at, (_, n) in zip(self.at, self.pieces, strict=True)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def put(self, data: np.ndarray, command: np.ndarray) -> None:
-        """Put these bytes at their places among those of a command."""
-        taken = 0
-        for at, (_, n) in zip(self.at, self.pieces, strict=True):
-            command[at : at + n] = data[taken : taken + n]
-            taken += n
-
-
 class Memory(Protocol):
     """Serves transactions at the end of a route; `by_flit` if it handles every flit of a write."""
 

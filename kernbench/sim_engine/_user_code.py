@@ -53,10 +53,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 def user_line() -> Line | None:
     """Find the line that calls the package, to be formatted by `line_text`; cheap."""
-    frame: FrameType | None = sys._getframe(1)
-    known = _ours.get
-    while frame is not None and (known(frame.f_code.co_filename) or is_ours(frame)):
-        frame = frame.f_back
+    frame = user_frame(sys._getframe(1))
     return None if frame is None else (frame.f_code, frame.f_lasti)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -15,37 +15,36 @@ import simpy
 from kernbench._interrupts import hold, release
 from kernbench._registry import COMPONENTS
 from kernbench.analysis._records import NONE, Records
-from kernbench.errors import ArgumentError, DeadlockError, IpcqDeadlock, StateError
-from kernbench.policy.address.allocator import AddressConfig, Allocators, by_controller
+from kernbench.errors import DeadlockError, IpcqDeadlock, StateError
+from kernbench.policy.address.allocator import AddressConfig, Allocators
 from kernbench.policy.address.pe_mmu import Range, TranslationTable
-from kernbench.policy.address.phyaddr import HBM_BIT
+from kernbench.sim_engine._extents import Extents
+from kernbench.sim_engine._host_records import LaunchTable, OperationTable
 from kernbench.sim_engine._host_requests import (
     CpuView,
     DryLaunch,
     GraphStep,
     HostCopy,
     LaunchBroadcast,
-    LaunchTable,
-    OperationTable,
     PeView,
     QueueInstall,
     QueueSpec,
     RangeMap,
     RunningProgram,
+    post,
 )
 from kernbench.sim_engine._memory_store import MemoryStore
 from kernbench.sim_engine._network import Clock, Network
 from kernbench.sim_engine._observer import Counters, Observer, Tick, environment_observers, read_counters
 from kernbench.sim_engine._op_log import OpLog, busy_by_component, collect
 from kernbench.sim_engine._races import DeviceRaces
-from kernbench.sim_engine._transaction import Extent, Memory
+from kernbench.sim_engine._transaction import Memory
 from kernbench.topology import _naming as naming
 from kernbench.topology._naming import PeId
 from kernbench.topology.builder import Machine
 
 _SLICE = 65536
 _COLLECT_EVERY = 500_000
-_MOST_EXTENTS = 1 << 15
 
 _lock = threading.Lock()
 _runs = 0
@@ -117,6 +116,7 @@ class GraphEngine:
         self.memory = MemoryStore()
         self._races: dict[int, DeviceRaces] | None = {} if enable_data and races else None
         self.addresses = AddressConfig.of(topology.config)
+        self.extents = Extents(topology.graph, self.addresses)
         self.allocators = Allocators(self.addresses, self._allocated)
         self.line_bits = topology.config.cube.hbm.burst_bytes.bit_length() - 1
         self.observers = [*observers, *environment_observers()]
@@ -134,9 +134,6 @@ class GraphEngine:
         self.failure: Exception | None = None
         self.waiter: Callable[[simpy.Event, object], None] | None = None
         self._spreads: dict[tuple[Any, int], int] = {}
-        self._memories: dict[int, str] = {}
-        self._controllers: dict[tuple[int, int], list[str]] = {}  # nodes of interleaved memory, by SIP and cube
-        self.interleaved: dict[tuple[int, int], list[Extent]] = {}  # by physical address and bytes
         self.programs_started = self.programs_ended = 0
         self.host_by = NONE  # cause of the host's next action: the last operation whose completion it has received
 
@@ -181,70 +178,9 @@ class GraphEngine:
             part = self.parts[node_id] = cls(self, node_id)
         return part
 
-    def locate(self, pa: int) -> tuple[str, int]:
-        """(memory node, offset in it) of a physical address."""
-        if pa & HBM_BIT and not self.addresses.controllers:
-            offset = (pa & (HBM_BIT - 1)) % self.addresses.slice_bytes
-            found = self._memories.get(pa - offset)
-            if found is not None:
-                return found, offset
-        place = self.addresses.locate(pa)
-        if place.component == "hbm_ctrl" and self.addresses.controllers:
-            assert place.pe is not None
-            return self.machine.graph.memory(place.sip, place.cube or 0, place.pe), place.offset
-        start = pa - place.offset
-        node_id = self._memories.get(start)
-        if node_id is None:
-            assert place.cube is not None
-            if place.component == "hbm_ctrl":
-                assert place.pe is not None
-                node_id = self.machine.graph.memory(place.sip, place.cube, place.pe)
-            elif place.component == "sram":
-                node_id = naming.sram(place.sip, place.cube)
-            else:
-                raise ArgumentError(f"physical address {pa:#x} is {place}: no transaction reaches it; use HBM or SRAM")
-            self._memories[start] = node_id
-        return node_id, place.offset
-
-    def extents(self, pa: int, nbytes: int) -> list[Extent]:
-        """Return the extents of a range that one allocation contains, which callers do not change."""
-        addresses = self.addresses
-        if not addresses.controllers or not pa & HBM_BIT:
-            return [Extent(*self.locate(pa), nbytes, [(pa, nbytes)])]
-        found = self.interleaved.get((pa, nbytes))
-        if found is None:
-            if len(self.interleaved) == _MOST_EXTENTS:
-                self.interleaved.clear()
-            found = self.interleaved[pa, nbytes] = self._interleaved(pa, nbytes)
-        return found
-
-    def requests(self, pieces: Iterable[tuple[int, int]], at: int = 0) -> list[Extent]:
-        """Return the extents of `pieces`, with their places among the bytes of a command, of which `at` come before."""
-        found = []
-        for pa, nbytes in pieces:
-            for each in self.extents(pa, nbytes):
-                places = [at + part - pa for part, _ in each.pieces]
-                found.append(Extent(each.node_id, each.offset, each.nbytes, each.pieces, None, places))
-            at += nbytes
-        return found
-
-    def _interleaved(self, pa: int, nbytes: int) -> list[Extent]:
-        addresses = self.addresses
-        place = addresses.locate(pa)
-        nodes = self._controllers.get((place.sip, place.cube or 0))
-        if nodes is None:
-            memory = self.machine.graph.memory
-            nodes = [memory(place.sip, place.cube or 0, number) for number in range(addresses.controllers)]
-            self._controllers[place.sip, place.cube or 0] = nodes
-        split = by_controller(pa, nbytes, addresses.interleave_bytes, addresses.controllers, addresses.hashed)
-        return [Extent(nodes[i], offset, sum([n for _, n in pieces]), pieces) for i, offset, pieces in split]
-
     def message(self, src: str, dst: str, nbytes: int, arg: object, command: int, by: int) -> None:
         """Send a control message of `command` with cause `by`; `dst` gets `on_broadcast(arg, event)`."""
-        route = self.network.route(src, dst)
-        key = route.key()
-        heard = self.log.heard(self.env, route, nbytes, key, command, self._part(dst).on_broadcast, by)
-        self.network.send(route, nbytes, key, heard, arg)
+        post(self, self.network.route(src, dst), nbytes, self._part(dst).on_broadcast, arg, command, by)
 
     def begin(self, node_id: str, arg: object) -> None:
         """Deliver a control message locally."""

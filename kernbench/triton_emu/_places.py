@@ -24,15 +24,19 @@ class Affine(NamedTuple):
     strides: tuple[int, ...]
 
     @property
-    def low(self) -> int:
-        return self.first + sum([(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True) if step < 0])
+    def ends(self) -> tuple[int, int]:
+        """The least and the greatest of the integers."""
+        low = high = self.first
+        for n, step in zip(self.shape, self.strides, strict=True):
+            if step < 0:
+                low += (n - 1) * step
+            else:
+                high += (n - 1) * step
+        return low, high
 
-    @property
-    def high(self) -> int:
-        return self.first + sum([(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True) if step > 0])
-
-    def are_in(self, low: int, high: int) -> bool:
-        return low <= self.low and self.high <= high
+    def are_in(self, least: int, greatest: int) -> bool:
+        low, high = self.ends
+        return least <= low and high <= greatest
 
     def array(self) -> np.ndarray:
         out = np.full(self.shape, self.first, np.int64)
@@ -80,10 +84,10 @@ class Affine(NamedTuple):
 
     def below(self, bound: int) -> Inside | None:
         """Elements less than `bound`; None unless the comparison depends on one axis only."""
-        shape = self.shape
-        if self.high < bound:
+        shape, (low, high) = self.shape, self.ends
+        if high < bound:
             return Inside(shape, tuple([(0, n) for n in shape]))
-        if self.low >= bound:
+        if low >= bound:
             return Inside(shape, tuple([(0, 0)] * len(shape)))
         varying = [axis for axis, (n, step) in enumerate(zip(shape, self.strides, strict=True)) if n > 1 and step]
         if len(varying) > 1:
@@ -129,7 +133,7 @@ class Affine(NamedTuple):
         """Find the runs of consecutive integers; None if axes overlap other than by repetition."""
         asked = prod([n for n, step in zip(self.shape, self.strides, strict=True) if not step])
         length = reach = 1
-        starts, adjoin = [self.low], False
+        starts, adjoin = [self.ends[0]], False
         for step, n in sorted([(abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if s and n > 1]):
             if step < reach:
                 return None

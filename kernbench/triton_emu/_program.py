@@ -244,7 +244,7 @@ _INTEGER = frozenset(("floordiv", "and", "or", "xor", "shl", "shr", "not"))
 def _places_of(tile: Tile) -> Places | None:
     """Symbolic form of a constant tile; a scalar integer is affine."""
     if tile._places is None and not tile.shape and tile._constant and kind(tile.dtype) == 1:
-        return Affine(int(tile._number()), (), ())
+        return Affine(int(tile._array()), (), ())
     return tile._places
 
 
@@ -339,9 +339,7 @@ class Program:
             raise KernelError(
                 f"expected a tile or a number, got {x!r} ({type(x).__name__}); load what a pointer points to first"
             )
-        dtype = dtype_of(number)
-        with np.errstate(all="ignore"):
-            return self._fold(np.asarray(number, dtype.numpy), dtype)
+        return self._scalar(number, dtype_of(number))
 
     def _vector(
         self,

@@ -36,6 +36,7 @@ def kind(dtype: DType) -> int:
     return 2 if dtype.is_floating_point else int(dtype is not bool_)
 
 
+@lru_cache(maxsize=4096, typed=True)
 def dtype_of(scalar: Scalar) -> DType:
     """Type of a Python number where no tile determines it.
 

@@ -54,12 +54,12 @@ def test_the_pieces_of_a_controller_follow_one_another():
 
 def test_a_range_is_split_once():
     engine, pa = GraphEngine(die(cube__hbm__controllers=3)), HBM_BIT + 700
-    first = engine.extents(pa, 9000)
+    first = engine.extents.of(pa, 9000)
     assert [(extent.node_id, extent.offset, extent.pieces) for extent in first] == [
         (engine.machine.graph.memory(0, 0, number), offset, pieces)
         for number, offset, pieces in by_controller(pa, 9000, engine.addresses.interleave_bytes, 3, True)
     ]
-    assert engine.extents(pa, 9000) is first
+    assert engine.extents.of(pa, 9000) is first
 
 
 def reads(machine, *asked):

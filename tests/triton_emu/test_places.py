@@ -154,7 +154,7 @@ def test_runs_of_affine_places_are_those_of_their_array(seed):
         assert (found is None) == (bool(expected.runs) and not separate(sizes, places.strides))
         if found is not None:
             assert summary(found) == summary(expected)
-    assert (places.low, places.high) == (places.array().min(), places.array().max())
+    assert places.ends == (places.array().min(), places.array().max())
 
 
 @given(st.integers(0, 1 << 62))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kernbench._registry import COMPONENTS
 from kernbench._units import ns_to_ps
 from kernbench.analysis._records import NONE
 from kernbench.components._pe import Pe, PeProgram
+from kernbench.sim_engine._callee import Callee
 from kernbench.sim_engine._host_requests import Broadcast, LaunchBroadcast
 from kernbench.sim_engine._op_log import STEP_KIND
 from kernbench.sim_engine.engine import GraphEngine
@@ -19,23 +19,24 @@ if TYPE_CHECKING:
 
 
 _CPU = STEP_KIND["cpu"]
+_DECODED, _START = range(2)  # what a PE's processor does next
 
 
 class _Server:
-    """A CPU that processes messages one at a time."""
+    """A CPU that processes messages one at a time; `free_by` is the event of the last one's end."""
 
     def __init__(self, engine: GraphEngine, node_id: str) -> None:
-        self.engine, self.place = engine, engine.log.place(node_id)
+        self.core, self.log, self.place = engine.env.core, engine.log, engine.log.place(node_id)
         self.free, self.free_by = 0, NONE
 
-    def take(self, service_ps: int, command: int, by: int) -> tuple[int, int]:
-        """Return (decode time [ps], its event) of a message that arrived with the event `by`."""
-        now, log = self.engine.env._now, self.engine.log
+    def take(self, service_ps: int, command: int, by: int) -> int:
+        """Return the decode time [ps] of a message that arrives now with the event `by`."""
+        now = self.core.now
         cause, second = (self.free_by, by) if self.free > now else (by, self.free_by)
         self.free = max(now, self.free) + service_ps
-        if log.operation:
-            self.free_by = log.step(self.free, service_ps, self.place, _CPU, command, -1, cause, second)
-        return self.free, self.free_by
+        if self.log.operation:
+            self.free_by = self.log.step(self.free, service_ps, self.place, _CPU, command, -1, cause, second)
+        return self.free
 
 
 class _Relay:
@@ -48,8 +49,8 @@ class _Relay:
 
     def on_broadcast(self, message: Any, by: int) -> None:
         command = message[0].id if isinstance(message, tuple) else message.id
-        t, event = self._server.take(self.service_ps, command, by)
-        self.engine.env.call_at(t, self._forward, (message, event))
+        t = self._server.take(self.service_ps, command, by)
+        self._server.core.call_at(t, self._forward, (message, self._server.free_by))
 
     def _forward(self, what: tuple[Any, int]) -> None:
         self.forward(*what)
@@ -84,7 +85,7 @@ class MCpu(_Relay):
             self.engine.message(self.name, dst, broadcast.nbytes_of(cube, pe), broadcast, broadcast.id, by)
 
 
-class PeCpu:
+class PeCpu(Callee):
     """The control processor of a PE: `command_ns` for each launch it receives and each command it issues.
 
     Maps go into its MMU. The engines are created on first use, since most PEs of a large machine are idle.
@@ -100,27 +101,32 @@ class PeCpu:
         self.command_ps = ns_to_ps(config.pe_cpu.command_ns)
         self.mmu = COMPONENTS.resolve(config.pe_mmu.impl)(naming.pe(*self.place), config.pe_mmu)
         self._server = _Server(engine, node_id)
+        self._pe: Pe | None = None
 
-    @cached_property
+    @property
     def pe(self) -> Pe:
-        return Pe(self.engine, *self.place, self.mmu)
+        if self._pe is None:
+            self._pe = Pe(self.engine, *self.place, self.mmu)
+        return self._pe
 
     @property
     def stages(self) -> tuple[StageServer, ...]:
-        if "pe" not in vars(self):
+        if self._pe is None:
             return ()
-        pipeline = self.pe.pipeline
+        pipeline = self._pe.pipeline
         return pipeline.fetch, pipeline.gemm, pipeline.math, pipeline.store
 
     def on_broadcast(self, message: Broadcast, by: int) -> None:
-        t, event = self._server.take(self.command_ps, message.id, by)
-        message.comes(t, event)
-        self.engine.env.call_at(t, self._decoded, (message, event))
+        t = self._server.take(self.command_ps, message.id, by)
+        message.comes(t, self._server.free_by)
+        self._server.core.wake_at(t, self, _DECODED, (message, self._server.free_by))
 
-    def _decoded(self, what: tuple[Broadcast, int]) -> None:
-        message, by = what
-        message.taken(self, by)
+    def start_at(self, t: int, launch: LaunchBroadcast, by: int) -> None:
+        self._server.core.wake_at(t, self, _START, (launch, by))
 
-    def start(self, what: tuple[LaunchBroadcast, int]) -> None:
-        launch, by = what
-        PeProgram(self.pe, launch, self.command_ps, launch.begins(by)).resume(None)
+    def woken(self, what: int, arg: tuple[Any, int]) -> None:
+        message, by = arg
+        if what == _DECODED:
+            message.taken(self, by)
+        else:
+            PeProgram(self.pe, message, self.command_ps, message.begins(by)).resume(None)

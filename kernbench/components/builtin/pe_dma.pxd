@@ -19,7 +19,8 @@ from kernbench.sim_engine._causes cimport Cause, Moment
 from kernbench.sim_engine._network cimport Network
 from kernbench.sim_engine._op_log cimport OpLog
 from kernbench.sim_engine._callee cimport Callee
-from kernbench.sim_engine._transaction cimport Extent, Route, Transaction
+from kernbench.sim_engine._extents cimport Extent
+from kernbench.sim_engine._transaction cimport Route, Transaction
 
 @cython.locals(lo=int64_t, hi=int64_t, at=int64_t, to_pa=int64_t, to_offset=int64_t, va=int64_t,
                nbytes=int64_t, payload=int64_t, bits=int)
@@ -109,13 +110,12 @@ cdef class DmaAccess(Source):
 
 
 cdef class MatrixStream:
-    cdef public object pe
+    cdef public Pe pe
     cdef public TileGrid grid
     cdef public bint strided
     cdef public str home
     cdef public int64_t va, at, start, end, pa
-    cdef public dict interleaved
-    @cython.locals(grid=TileGrid, rows=int64_t, offset=int64_t, nbytes=int64_t, va=int64_t, pa=int64_t, extent=Extent)
+    @cython.locals(grid=TileGrid, rows=int64_t, offset=int64_t, nbytes=int64_t, va=int64_t, extent=Extent)
     cpdef list extents(self, int64_t r, int64_t c)
 
 

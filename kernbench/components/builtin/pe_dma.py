@@ -13,9 +13,10 @@ from kernbench.components._pe import Job
 from kernbench.policy._routing import router_of
 from kernbench.sim_engine._callee import Callee
 from kernbench.sim_engine._causes import MEMORY, NOTHING, READING, READS, WRITES, WRITING, Cause, Moment
+from kernbench.sim_engine._extents import Extent
 from kernbench.sim_engine._network import BULK, Arbiter
 from kernbench.sim_engine._op_log import KIND, STEP_KIND
-from kernbench.sim_engine._transaction import Extent, Transaction
+from kernbench.sim_engine._transaction import Transaction
 
 if TYPE_CHECKING:
     from kernbench.components._pe import Pe, PeProgram
@@ -172,7 +173,7 @@ class PeDma:
         """Build the requests of a command's `runs`, in order: one for each stretch of a memory."""
         pe, found, at = self.pe, [], 0
         for run in runs:
-            stretches = pe.engine.requests(pe.mmu.translate(run.va, run.nbytes), at)
+            stretches = pe.extents.requests(pe.mmu.translate(run.va, run.nbytes), at)
             stretches[0].nbytes += run.payload - run.nbytes
             found += stretches
             at += run.nbytes
@@ -185,16 +186,16 @@ _LOAD, _STORE, _LOOKUP = KIND["load"], KIND["store"], STEP_KIND["lookup"]
 def gathered(pe: Pe, runs: tuple[Run, ...]) -> list[Extent]:
     """Build the requests of a pointer tile's `runs`: one per memory, each line once."""
     by_node: dict[str, Extent] = {}
-    engine, bits = pe.engine, pe.engine.line_bits
+    extents, bits = pe.extents, pe.engine.line_bits
     lo = hi = at = to_pa = to_offset = 0
     node_id = ""
     for va, nbytes, payload in runs:
         if not lo <= va <= va + nbytes <= hi:
             lo, hi, pa = pe.mmu.range_of(va)
             if va + nbytes <= hi:
-                node_id, offset = engine.locate(pa)
+                node_id, offset = extents.locate(pa)
                 to_pa, to_offset = pa - lo, offset - lo
-            if va + nbytes > hi or engine.locate(pa + hi - lo - 1) != (node_id, hi - 1 + to_offset):
+            if va + nbytes > hi or extents.locate(pa + hi - lo - 1) != (node_id, hi - 1 + to_offset):
                 lo = hi = 0
                 for request in pe.dma.requests((Run(va, nbytes, payload),)):
                     offset, size = request.offset, request.nbytes
@@ -353,14 +354,13 @@ class MatrixStream:
     """
 
     def __init__(self, pe: Pe, ref: Ref, grid: TileGrid) -> None:
-        engine = pe.engine
-        self.pe, self.va, self.grid, self.interleaved = pe, ref.va, grid, engine.interleaved
+        self.pe, self.va, self.grid = pe, ref.va, grid
         self.strided = pe.gather == "strided"
         whole = pe.mmu.translate(ref.va, grid.rows * grid.cols * grid.itemsize)
         self.home: str | None = None
         self.at = self.start = self.end = self.pa = 0
-        if len(whole) == 1 and not self.strided and not engine.addresses.controllers:
-            self.home, self.at = engine.locate(whole[0][0])
+        if len(whole) == 1 and not self.strided and not pe.extents.controllers:
+            self.home, self.at = pe.extents.locate(whole[0][0])
 
     def extents(self, r: int, c: int) -> list[Extent]:
         """Return the extents of a tile, which callers do not change."""
@@ -378,18 +378,16 @@ class MatrixStream:
         if not self.start <= va < va + nbytes <= self.end:
             self.start, self.end, self.pa = pe.mmu.range_of(va)
         if va + nbytes <= self.end:
-            pa = self.pa + va - self.start
-            found = self.interleaved.get((pa, nbytes))
-            return pe.engine.extents(pa, nbytes) if found is None else found
-        return [extent for pa, n in pe.mmu.translate(va, nbytes) for extent in pe.engine.extents(pa, n)]
+            return pe.extents.of(self.pa + va - self.start, nbytes)
+        return [extent for pa, n in pe.mmu.translate(va, nbytes) for extent in pe.extents.of(pa, n)]
 
     def _touched(self, runs: Iterable[tuple[int, int]]) -> list[Extent]:
-        engine, bits = self.pe.engine, self.pe.engine.line_bits
+        pe, bits = self.pe, self.pe.engine.line_bits
         lines: dict[str, list[int]] = {}
         nbytes: dict[str, int] = {}
         for offset, size in runs:
-            for pa, n in self.pe.mmu.translate(self.va + offset, size):
-                for extent in engine.extents(pa, n):
+            for pa, n in pe.mmu.translate(self.va + offset, size):
+                for extent in pe.extents.of(pa, n):
                     node_id = extent.node_id
                     _touch(lines.setdefault(node_id, []), extent.offset, extent.nbytes, bits)
                     nbytes[node_id] = nbytes.get(node_id, 0) + extent.nbytes

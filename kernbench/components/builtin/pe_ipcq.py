@@ -265,7 +265,7 @@ class PeIpcq(Callee):
                 self.log.waits.follow(slot.key)
             arbiter.send(QUEUE, route, queue.carried(slot.nbytes), slot.key, queue.receiver, slot)
         else:
-            node_id, offset = self.engine.locate(slot.pa)
+            node_id, offset = self.pe.extents.locate(slot.pa)
             txn = Transaction(slot.nbytes, offset, queue.peer.in_memory, slot)
             txn.posted, txn.number = True, slot.move
             port = self.pe.dma.port(node_id)
@@ -315,7 +315,7 @@ class PeIpcq(Callee):
         sender = slot.sender
         setup = self.setup_ps[sender.spec.kind] + sender.chunk_ps
         if self.log.operation:
-            place, cause = self.log.place(self.engine.locate(slot.pa)[0]), ARRIVED | slot.move << 3
+            place, cause = self.log.place(self.pe.extents.locate(slot.pa)[0]), ARRIVED | slot.move << 3
             slot.written_by = self.log.step(now + setup, setup, place, _SLOT, slot.message.id, -1, cause)
         self.core.call_at(now + setup, self._in_slot, slot)
 
@@ -396,7 +396,7 @@ class PeIpcq(Callee):
             if not slot.queue.in_tcm:
                 setup = self.setup_ps[slot.queue.spec.kind]
                 if self.log.operation:
-                    place = self.log.place(self.engine.locate(slot.pa)[0])
+                    place = self.log.place(self.pe.extents.locate(slot.pa)[0])
                     slot.read_by = self.log.step(now + setup, setup, place, _SLOT, job.id, -1, slot.cause, slot.second)
                 self.core.call_at(now + setup, self._read, (job, slot))
                 continue
@@ -435,7 +435,7 @@ class PeIpcq(Callee):
                 slot.read_by = self.log.transfer(asked, self.core.now, txn, job.id, -1, READ)
             self._copied(what)
 
-        node_id, offset = self.engine.locate(slot.pa)
+        node_id, offset = self.pe.extents.locate(slot.pa)
         txn = Transaction(slot.nbytes, offset, read, None)
         if self.log.operation:
             txn.number = self.log.sent(slot.read_by)

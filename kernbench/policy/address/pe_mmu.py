@@ -13,8 +13,6 @@ Range = tuple[int, int, int]
 class TranslationTable:
     """Ranges in columns, sorted by virtual address. Immutable: PEs with equal mappings share one."""
 
-    __slots__ = ("ends", "owners", "pas", "starts")
-
     def __init__(self) -> None:
         self.starts: list[int] = []
         self.ends: list[int] = []
