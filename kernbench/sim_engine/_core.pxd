@@ -28,10 +28,10 @@ cdef struct Place:  # of an entry in the calendar
 
 cdef struct Entry:
     Place place
-    int kind
-    int lane
-    int x  # two objects in `Core.objects`, by number
+    short kind
+    short lane
     int y
+    int64_t x  # a train, or an object by its number in `Core.objects`, as `y`
     int64_t wait  # the last one of a flit
     void* link  # whose next entry takes its place
 
@@ -40,8 +40,8 @@ cdef struct Arrival:  # an entry of a train behind a link
     int64_t t
     int64_t order
     int64_t wait
+    void* train
     int kind
-    int x
     int y
     int next  # of the same link, or of those that are free
 
@@ -148,7 +148,7 @@ cdef class Link:
 
 cdef class Train:
     cdef tuple links
-    cdef int k
+    cdef int k, place, entries  # while it has entries, `Core.objects` has it at this place
     cdef bint each, apart
     cdef int64_t size, key, n, left, number, delivered, wait
     cdef object fn, arg

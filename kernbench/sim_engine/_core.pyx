@@ -732,7 +732,10 @@ cdef class Core:
         if t >= LIMIT or t < 0:
             raise _too_late(t)
         entry.place.t, entry.place.priority, entry.place.order = t, link.priority, order
-        entry.kind, entry.lane, entry.x, entry.y, entry.wait = kind, link.beyond, self.keep(train), k, wait
+        entry.kind, entry.lane, entry.x, entry.y, entry.wait = kind, link.beyond, <int64_t><void*>train, k, wait
+        if not train.entries:
+            train.place = self.keep(train)
+        train.entries += 1
         entry.link = NULL
         if not link.coming or t > link.end_t or t == link.end_t and order > link.end_order:
             link.end_t, link.end_order = t, order
@@ -759,7 +762,7 @@ cdef class Core:
         self.n_arrivals += 1
         arrival = &self.arrivals[i]
         arrival.t, arrival.order, arrival.wait = entry.place.t, entry.place.order, entry.wait
-        arrival.kind, arrival.x, arrival.y = entry.kind, entry.x, entry.y
+        arrival.kind, arrival.train, arrival.y = entry.kind, <void*>entry.x, entry.y
         if link.coming == 2:
             link.first = i
         else:
@@ -777,7 +780,7 @@ cdef class Core:
             return 0
         arrival = &self.arrivals[i]
         entry.place.t, entry.place.priority, entry.place.order = arrival.t, link.priority, arrival.order
-        entry.kind, entry.lane, entry.x, entry.y = arrival.kind, link.beyond, arrival.x, arrival.y
+        entry.kind, entry.lane, entry.x, entry.y = arrival.kind, link.beyond, <int64_t>arrival.train, arrival.y
         entry.wait, entry.link = arrival.wait, <void*>link
         link.first, arrival.next, self.free_arrival = arrival.next, self.free_arrival, i
         self.n_arrivals -= 1
@@ -818,6 +821,7 @@ cdef class Core:
         cdef int64_t done = 0
         cdef Entry entry
         cdef object x, y
+        cdef Train train
         cdef double deadline = monotonic() + SLICE_S
         if until is not None and until.callbacks is None:
             return False
@@ -837,18 +841,21 @@ cdef class Core:
                 self.now, self.phase = entry.place.t, entry.place.priority
                 if self.united:
                     self.lane = entry.lane
+                if ADVANCE <= entry.kind and entry.kind <= END:
+                    train = <Train><void*>entry.x
+                    if entry.kind == HOP or entry.kind == PASS:
+                        self.hop(train, entry.kind, entry.y, entry.wait, entry.place.priority, entry.place.order)
+                    elif entry.kind == ADVANCE:
+                        self.advance(train)
+                    train.entries -= 1
+                    if not train.entries:
+                        self.give(train.place)
+                    if entry.kind == LAND or entry.kind == END:
+                        self.reached(self.now, entry.place.priority, entry.place.order)
+                        self.end(front_of(train) if entry.kind == END else train, entry.kind == END)
+                    continue
                 x = self.give(entry.x)
-                if entry.kind == HOP or entry.kind == PASS:
-                    self.hop(<Train>x, entry.kind, entry.y, entry.wait, entry.place.priority, entry.place.order)
-                elif entry.kind == ADVANCE:
-                    self.advance(<Train>x)
-                elif entry.kind == END:
-                    self.reached(self.now, entry.place.priority, entry.place.order)
-                    self.end(front_of(<Train>x), True)
-                elif entry.kind == LAND:
-                    self.reached(self.now, entry.place.priority, entry.place.order)
-                    self.end(<Train>x, False)
-                elif entry.kind == EVENT:
+                if entry.kind == EVENT:
                     callbacks, x.callbacks = x.callbacks, None
                     for callback in callbacks:
                         callback(x)
