@@ -283,8 +283,10 @@ cdef class HbmSlice:
     cdef Place* coming
     cdef list what
     cdef int come, count, room  # the first `come` of `coming` have been served
+    cdef int64_t idle_ps(self) except -1
     cdef int singly(self, Transaction txn, Lines* groups) except -1
     cdef bint rounds(self, Transaction txn, Lines* groups) except -1
+    cdef int join(self, Transaction txn, Lines* groups, int64_t busy) except -1
     cdef int64_t burst(self, int64_t line, int64_t arrival, int direction, int64_t key) except -1
     cdef int64_t turn(self, int64_t t) except -1
     cdef int release(self, Ready ready) except -1

@@ -1584,7 +1584,7 @@ cdef class HbmSlice:
             ahead -= turn + self.turn_ps - max(turn, now)
         return (self.served_ps - ahead) // self.n
 
-    def idle_ps(self):
+    cdef int64_t idle_ps(self) except -1:
         """Time from which its channels are free of everything that has arrived [ps]."""
         cdef int i
         cdef int64_t t = 0
@@ -1597,10 +1597,11 @@ cdef class HbmSlice:
 
     def on_read(self, Transaction txn):
         cdef Ready ready = Ready.__new__(Ready)
-        self.look()
+        cdef int64_t busy = self.idle_ps()
         ready.txn = txn
         if not self.rounds(txn, &ready.groups):
             self.singly(txn, &ready.groups)
+        self.join(txn, &ready.groups, busy)
         txn.back.nbytes += txn.nbytes
         self.core.push(ready.groups.at[0].a, ARRIVAL, txn.key, RELEASE, ready, self)
 
@@ -1661,14 +1662,34 @@ cdef class HbmSlice:
         self.served_ps += count * self.n * self.burst_ps
         channel = &self.channels[((txn.offset >> self.line_bits) + count * self.n - 1) & (self.n - 1)]
         log(txn, now, channel, end + access)
-        if access < self.burst_ps <= self.n * (<Link>txn.back.links[0]).flit_ps:
-            # Every channel is taken until `end`: nothing else can be ready between the first round and the last, and
-            # the link is busy from one to the next. So the flits may as well queue for it at once.
-            add(groups, free + self.burst_ps + access, count * self.n)
-            return True
         for i in range(1, count + 1):
             add(groups, free + i * self.burst_ps + access, self.n)
         return True
+
+    cdef int join(self, Transaction txn, Lines* groups, int64_t busy) except -1:
+        """Let flits queue for the link with earlier ones that keep it busy until then, if nothing else comes between them.
+
+        Whatever has arrived before is ready when the first ones are; each channel serves what arrives later after its last
+        burst. Bytes are read when the last flits are ready: a group without flits stands for these.
+        """
+        cdef int64_t until = LIMIT, flit_ps = (<Link>txn.back.links[0]).flit_ps, last = groups.at[groups.n - 1].a
+        cdef int i, n = groups.n, n_joined = 0
+        cdef Line* joined
+        if n == 1 or self.core.singly(txn.back.links):
+            return 0
+        for i in range(self.n):
+            until = min(until, max(self.channels[i].free, self.core.now) + self.burst_ps)
+        for i in range(n):
+            joined = &groups.at[n_joined - 1]
+            if not i or joined.a <= busy + self.access_ps or groups.at[i].a > joined.a + joined.d * flit_ps or groups.at[i].a >= until:
+                groups.at[n_joined] = groups.at[i]
+                n_joined += 1
+            else:
+                joined.d += groups.at[i].d
+        groups.n = n_joined
+        if self.memory is not None and txn.pieces and groups.at[n_joined - 1].a < last:
+            add(groups, last, 0)
+        return 0
 
     cdef int64_t burst(self, int64_t line, int64_t arrival, int direction, int64_t key) except -1:
         """Serve a burst; return its completion time."""
@@ -1696,16 +1717,18 @@ cdef class HbmSlice:
     cdef int release(self, Ready ready) except -1:
         cdef Transaction txn = ready.txn
         cdef Route back = txn.back
-        cdef int64_t count = ready.groups.at[ready.next].d, size = min(txn.nbytes, back.flit_bytes)
+        cdef Line* group = &ready.groups.at[ready.next]
+        cdef int64_t size = min(txn.nbytes, back.flit_bytes)
+        cdef bint last = ready.next == ready.groups.n - 1
         ready.next += 1
-        back.count_flits(count, size)
-        if ready.next < ready.groups.n:
-            self.core.put(back.links, count, size, txn.key, None, None, False)
-            self.core.push(ready.groups.at[ready.next].a, ARRIVAL, txn.key, RELEASE, ready, self)
-            return 0
-        if self.memory is not None and txn.pieces:
+        if last and self.memory is not None and txn.pieces:
             txn.data = self.memory.peek(txn.pieces)
-        self.core.put(back.links, count, size, txn.key, txn.fn, txn, False)
+        if group.d:
+            back.count_flits(group.d, size)
+            fn = txn.fn if last or not group[1].d else None
+            self.core.put(back.links, group.d, size, txn.key, fn, None if fn is None else txn, False)
+        if not last:
+            self.core.push(group[1].a, ARRIVAL, txn.key, RELEASE, ready, self)
         return 0
 
     # -- writes

@@ -122,6 +122,12 @@ def test_neighbours_share_a_slice_first_come_first_served():
     assert ends(("read", 0, 256, 1.031), ("read", 2048, 256, 0, far)) == [21.03, 15.06]
 
 
+def test_flits_that_are_ready_together_leave_in_the_order_of_those_who_asked():
+    # Two channels, 2 ns a burst. The last of five bursts for PE 1 is done at 8.03, as is one for PE 0.
+    requests = ("read", 0, 1280, 0, pe_dma(0, 0, 1)), ("read", 256, 256, 3)
+    assert ends(*requests, channels=2, channel_bw_gbs=128) == [14.06, 11.03]
+
+
 @settings(max_examples=40)
 @given(
     st.lists(
@@ -138,6 +144,52 @@ def test_requests_end_when_the_reference_says(requests, channels, burst, turnaro
     # Starts of their own keep it the machine's business who comes first.
     asked = [(*request[:3], request[3] + 50 * i) for i, request in enumerate(requests)]
     assert ends(*asked, **odd) == ends(*asked, simulator=Reference, **odd)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["whole", "part", "strided", "write"]),
+            st.integers(1, 16),  # KiB, about
+            st.integers(0, 31),  # the first line
+            st.sampled_from([1, 2, 4, 8]),  # lines of a strided read that follow each other
+            st.integers(0, 400),  # ns
+            st.sampled_from([(0, 0), (0, 1), (0, 2), (1, 0)]),  # cube and PE
+        ),
+        min_size=2,
+        max_size=10,
+    ),
+    st.sampled_from([2, 8]),
+    st.sampled_from([0, 2, 20]),
+    st.sampled_from([256, 128]),
+)
+def test_reads_of_many_bursts_share_a_slice_as_the_reference_says(requests, channels, access, bw_gbs):
+    shape = {"channels": channels, "access_ns": access, "channel_bw_gbs": bw_gbs / channels}
+
+    def end_ps(simulator) -> list[int]:
+        sim, done = simulator(machine(**shape)), [0] * len(requests)
+
+        def ask(i: int, kind: str, kib: int, line: int, run: int, place: tuple[int, int]) -> None:
+            def end() -> None:
+                done[i] = sim.now
+
+            src, nbytes = pe_dma(0, *place), kib * 1024 - (300 if kind == "part" else 0)
+            if kind == "write":
+                sim.write(src, SLICE, line * 256, nbytes, end)
+            elif kind == "strided":
+                lines = [line + 2 * run * (j // run) + j % run for j in range(nbytes // 256)]
+                sim.read(src, SLICE, 0, nbytes, end, lines)
+            else:
+                sim.read(src, SLICE, line * 256, nbytes, end)
+
+        for i, (*what, ns, place) in enumerate(requests):
+            # Starts of their own keep it the machine's business who comes first.
+            sim.at(ns * 1000 + i, lambda i=i, what=what, place=place: ask(i, *what, place))
+        sim.run()
+        return done
+
+    assert end_ps(Engine) == end_ps(Reference)
 
 
 def alone(kind: str, lines: list[int]) -> float:
@@ -208,6 +260,19 @@ def test_bytes_arrive_when_the_transfer_does():
     assert seen == {"before": 0, "after": 7}
 
 
+@pytest.mark.parametrize(("sent_ns", "byte"), [(253, 7), (255, 0)])
+def test_a_read_has_the_bytes_of_when_its_last_flits_are_ready(sent_ns, byte):
+    # Of 64 KiB: the last bursts are done at 1 + 32 * 8 = 257. A write's flit reaches the memory 3 after it is sent.
+    engine, seen = GraphEngine(machine(), enable_data=True), []
+    where, route, piece = engine.memory_at(SLICE), engine.network.route(PE, SLICE), [(slice_pa(engine, 0), 256)]
+    read = Transaction(65536, 0, lambda txn: seen.append(int(txn.data[0])), pieces=piece)
+    write = Transaction(256, 0, lambda _: None, pieces=piece, data=np.full(256, 7, np.uint8))
+    engine.network.read(read, route, where)
+    engine.env.call_at(sent_ns * 1000, lambda _: engine.network.write(write, route, where))
+    engine.run()
+    assert seen == [byte]
+
+
 def test_zero_channels_are_refused_where_the_file_is_read():
     with pytest.raises(Exception, match="channels"):
         machine(channels=3)
@@ -235,6 +300,14 @@ def test_each_flit_of_a_read_waits_for_its_share_of_the_bursts():
     assert arrivals(0) == [9, 17]
     assert arrivals(1) == [17, 25]
     assert arrivals(256) == [9, 17]
+
+
+def test_each_flit_of_a_trace_comes_to_the_link_when_it_is_ready():
+    sim = Engine(machine(), trace=True)
+    sim.read(PE, SLICE, 0, 4096, lambda: None)
+    sim.run()
+    came = [hop.arrival_ps / 1000 for hop in sim.network.hops if hop.link.startswith(SLICE)]
+    assert came == [9] * 8 + [17] * 8
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,13 @@ class Reference:
         """Send a message over the reverse links of the route from `asker` to `asked`."""
         self.network.send(reverse(self._path(asker, asked)), nbytes, self._key(asked), done)
 
-    def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
+    def read(
+        self, src: str, memory: str, offset: int, nbytes: int, done: Done, lines: Sequence[int] | None = None
+    ) -> None:
         path, key = self._path(src, memory), self._key(src)
         if self._is_hbm(memory):
-            arrived = partial(self._read_bursts, memory, reverse(path), key, offset, nbytes, done)
+            bursts = self._bursts(offset, nbytes) if lines is None else lines
+            arrived = partial(self._read_bursts, memory, reverse(path), key, bursts, nbytes, done)
         else:
             arrived = partial(self.network.send, reverse(path), nbytes, key, done)
         self.network.send(path, self._system.command_bytes, key, arrived)
@@ -138,10 +141,10 @@ class Reference:
 
         self.network.stream(path, nbytes, key, arrived)
 
-    def _read_bursts(self, memory: str, back: Path, key: Key, offset: int, nbytes: int, done: Done) -> None:
+    def _read_bursts(self, memory: str, back: Path, key: Key, bursts: Sequence[int], nbytes: int, done: Done) -> None:
         """Serve a read at its memory: a flit leaves once its share of the bursts is done (M4.5)."""
         flit_bytes = self._system.flit_bytes
-        bursts, q, bursts_done = self._bursts(offset, nbytes), flits(nbytes, flit_bytes), count(1)
+        q, bursts_done = flits(nbytes, flit_bytes), count(1)
         leave = partial(self.network.put, back, min(nbytes, flit_bytes), key, _last(q, done))
         access_ps = ns_to_ps(self.machine.config.cube.hbm.access_ns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kernbench.sim_engine._transaction import Transaction
@@ -31,8 +32,10 @@ class Engine:
         route = self.network.route(src, dst)
         self.network.send(route, nbytes, route.key(), lambda _: done(), None)
 
-    def read(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
-        transaction = Transaction(nbytes, offset, lambda _: done())
+    def read(
+        self, src: str, memory: str, offset: int, nbytes: int, done: Done, lines: Sequence[int] | None = None
+    ) -> None:
+        transaction = Transaction(nbytes, offset, lambda _: done(), lines=lines)
         self.network.read(transaction, self.network.route(src, memory), self.engine.memory_at(memory))
 
     def write(self, src: str, memory: str, offset: int, nbytes: int, done: Done) -> None:
